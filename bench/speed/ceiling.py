@@ -22,7 +22,7 @@ from typing import Any
 import uvloop
 
 from bench.kit.sites import MERGE, NAMESPACES, NODE_LEASES, NODES, Manifest, Site
-from tensile.kubelet.pods.projection import lower_pod
+from tensile.kubelet.pods.projection import to_lower_pod
 from tensile.kubelet.pods.scheduling import LowerContext
 from tensile.names import VIRTUAL_POD, owner_of
 from tensile.resources import add, parse_all, render_all
@@ -126,7 +126,7 @@ class Ceiling:
         elif uid not in self._begun:
             self._begun.add(uid)
             place = self._contexts.get((pod["spec"]["nodeName"], pod["metadata"]["namespace"]))
-            body = least_pod(pod) if place is None else lower_pod(pod, place)
+            body = least_pod(pod) if place is None else to_lower_pod(pod, place)
             self._start(lower.call("POST", collection(pod), body))
 
     async def _follow_lower(self, lower: Site) -> None:

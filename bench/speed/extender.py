@@ -21,7 +21,7 @@ import orjson
 
 from bench.kit.reporting import RESULTS, keep, verdict
 from bench.speed.makespan import percentile
-from tensile.kubelet.pods.projection import lower_pod
+from tensile.kubelet.pods.projection import to_lower_pod
 from tensile.kubelet.pods.scheduling import LowerContext
 from tensile.names import owner_of
 from tensile.policy.extender.extender import LowerCandidate, SchedulerExtender
@@ -70,7 +70,7 @@ def site(name: str, nodes: int) -> LowerCandidate:
 
     place = LowerContext(owner_of("upper", "demo"), name, "default", "uid", virtual_nodes=frozenset({name}))
     return LowerCandidate(
-        partial(lower_pod, context=place),
+        partial(to_lower_pod, context=place),
         ground,
         NodeFinder(ground),
         lambda: True,

@@ -40,18 +40,18 @@ from tensile.reconcile.copies import existing_copy, mirror_of, stray_copies
 from tensile.reconcile.drift import (
     FieldChange,
     FieldDrift,
-    above_of,
     drifted,
     holder_of,
     is_revertible,
     last_written,
     original_of,
+    upper_ref_of,
     written_by,
 )
 from tensile.reconcile.mirrored_kinds import checked
 from tensile.reconcile.ownership import is_copy, is_ours, upper_uid_of
 from tensile.reconcile.plan import Step
-from tensile.reconcile.pods.index import lives_below
+from tensile.reconcile.pods.index import needs_lower_pod
 from tensile.reconcile.report import WHOLE_PLAN, PlanScope, RecordedStep, Recorder
 from tensile.reconcile.report.changes import after, defects, object_order
 from tensile.reconcile.report.drift import (
@@ -170,10 +170,10 @@ def _irreversibly_changed(world: World) -> Iterator[Ref]:
     """Yield the lower pods that another client changed irreversibly."""
     for lower in world.lowers.values():
         for upper in lower.upper_pods:
-            below = mirror_of(upper, lower, world.owner)
-            lives = below is not None and not (below.facts.terminal or below.facts.terminating)
-            if below is not None and lives and irreversible(upper.manifest(), below.manifest(), lower, world):
-                yield Ref(lower.name, POD, below.namespace, below.name)
+            lower_pod = mirror_of(upper, lower, world.owner)
+            lives = lower_pod is not None and not (lower_pod.facts.terminal or lower_pod.facts.terminating)
+            if lower_pod is not None and lives and irreversible(upper.manifest(), lower_pod.manifest(), lower, world):
+                yield Ref(lower.name, POD, lower_pod.namespace, lower_pod.name)
 
 
 def _without_copy(world: World) -> Iterator[tuple[Ref, Entry]]:
@@ -181,7 +181,9 @@ def _without_copy(world: World) -> Iterator[tuple[Ref, Entry]]:
     for lower in world.lowers.values():
         for upper in lower.upper_pods if lower.settled else ():
             facts = upper.facts
-            is_living = facts.ran and not facts.terminating and lives_below(upper, world.topology.exclude_namespaces)
+            is_living = (
+                facts.ran and not facts.terminating and needs_lower_pod(upper, world.topology.exclude_namespaces)
+            )
             if is_living and existing_copy(upper, lower) is None:
                 yield Ref(lower.name, POD, lower.namespace(upper.namespace), upper.name), upper
 
@@ -238,7 +240,7 @@ class _Examiner:
 
     async def _original(self, ref: Ref) -> Manifest | None:
         """Return the upper object of a copy with its managedFields, None if that cannot be known."""
-        original, upper_ref = original_of(ref, self.world), above_of(ref, self.world)
+        original, upper_ref = original_of(ref, self.world), upper_ref_of(ref, self.world)
         if original is not None or upper_ref is None or ref.kind == POD:
             return original
         try:
@@ -248,7 +250,7 @@ class _Examiner:
 
     def _irreversible_changes(self, ref: Ref, present: Manifest) -> list[FieldDrift]:
         """Return what another client changed irreversibly in a lower pod."""
-        lower, upper_ref = self.world.lowers.get(ref.cluster), above_of(ref, self.world)
+        lower, upper_ref = self.world.lowers.get(ref.cluster), upper_ref_of(ref, self.world)
         if ref.kind != POD or lower is None or upper_ref is None:
             return []
         upper = lower.upper_pods.get(upper_ref.namespace, upper_ref.name)
@@ -274,25 +276,27 @@ class _Examiner:
         if ref.kind == NODE:
             pods = (pod for lower in world.lowers.values() if lower.node == ref.name for pod in lower.upper_pods)
             return next((f"pod {pod.namespace}/{pod.name} ran on it" for pod in pods if pod.facts.ran), "")
-        above, lower = above_of(ref, world), world.lowers.get(ref.cluster)
-        if above is None or lower is None:
+        upper_ref, lower = upper_ref_of(ref, world), world.lowers.get(ref.cluster)
+        if upper_ref is None or lower is None:
             return ""
         if ref.kind == NAMESPACE:
-            inhabitants = lower.upper_pods.select("namespace", above.name)
+            inhabitants = lower.upper_pods.select("namespace", upper_ref.name)
             return next((f"pod {pod.namespace}/{pod.name} ran in it" for pod in inhabitants if pod.facts.ran), "")
         holder = holder_of(step, world)
         if holder:
             return f"pod {holder} refers to it and is newer than the upper object"
-        return await self._neighbour(step, above, lower) if any(ref.kind in kinds for kinds in _OF_NAMESPACE) else ""
+        return (
+            await self._neighbour(step, upper_ref, lower) if any(ref.kind in kinds for kinds in _OF_NAMESPACE) else ""
+        )
 
-    async def _neighbour(self, step: Step, above: Ref, lower: LowerWorld) -> str:
+    async def _neighbour(self, step: Step, upper_ref: Ref, lower: LowerWorld) -> str:
         """Return the evidence for a copy that all pods of its namespace need. The cluster may also have refused it.
 
         Without any copy of its controller, the controller may be new.
         """
         ref, owner = step.ref, self.world.owner
         kinds = next(kinds for kinds in _OF_NAMESPACE if ref.kind in kinds)
-        if not any(is_copy(one, owner) for kind in kinds for one in lower.below(kind) or ()):
+        if not any(is_copy(one, owner) for kind in kinds for one in lower.cache(kind) or ()):
             return ""
         if ref.kind == ROLE:
             return next(_bindings(ref, lower, owner), "")
@@ -300,7 +304,7 @@ class _Examiner:
         if original is None or uid(original) != annotations(step.body or {}).get(UPPER_UID):
             return ""
         since = last_written(original) if ref.kind == ROLE_BINDING else metadata(original)["creationTimestamp"]
-        for upper in lower.upper_pods.select("namespace", above.namespace):
+        for upper in lower.upper_pods.select("namespace", upper_ref.namespace):
             is_newer = (metadata(upper.manifest()).get("creationTimestamp") or "") > since
             if is_newer and mirror_of(upper, lower, owner) is not None:
                 return f"or always refused there; pod {upper.namespace}/{upper.name} is newer than the upper object"

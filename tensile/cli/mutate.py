@@ -13,7 +13,7 @@ from tensile import yaml_document
 from tensile.diagnostics.podfile import sources, template_pod
 from tensile.errors import TensileError
 from tensile.kubelet.node.rule import own_labels
-from tensile.kubelet.pods.projection import lower_pod, notes
+from tensile.kubelet.pods.projection import notes, to_lower_pod
 from tensile.kubelet.pods.rule import excluded
 from tensile.kubelet.pods.scheduling import LowerContext, same_name
 from tensile.names import Owner, prefixed
@@ -66,7 +66,7 @@ def mutation(pod: Manifest, topology: Topology) -> Mutation:
     lower, lower_messages = _lower_of(bound, topology)
     context = _lower_context(lower, topology, namespace)
     pod_messages = tuple(f"{note.reason}: {note.message}" for note in notes(bound))
-    return Mutation(pod, mutated, lower_pod(bound, context), (*webhook_messages, *lower_messages, *pod_messages))
+    return Mutation(pod, mutated, to_lower_pod(bound, context), (*webhook_messages, *lower_messages, *pod_messages))
 
 
 def _mutated(pod: Manifest, topology: Topology) -> tuple[Manifest, tuple[str, ...]]:
@@ -153,11 +153,11 @@ def _lower_context(lower: Lower, topology: Topology, namespace: str) -> LowerCon
     well-known label of Kubernetes.
     """
 
-    def below(upper_namespace: str) -> str:
+    def lower_namespace(upper_namespace: str) -> str:
         """Return the lower cluster's name for an upper namespace."""
         return prefixed(topology.name, upper_namespace)
 
-    namespace_of = below if lower.namespaces.mapping == "prefix" else same_name
+    namespace_of = lower_namespace if lower.namespaces.mapping == "prefix" else same_name
     return LowerContext(
         Owner(_PLACEHOLDER, topology.name, _PLACEHOLDER),
         lower.node.name,

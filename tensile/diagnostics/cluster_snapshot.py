@@ -15,7 +15,7 @@ import orjson
 from tensile.engine import transitions
 from tensile.engine.caches import lower_world, upper_world
 from tensile.errors import TensileError
-from tensile.kubelet.pods.projection import lower_pod
+from tensile.kubelet.pods.projection import to_lower_pod
 from tensile.kubelet.pods.sync import placement
 from tensile.names import LOWER, LOWER_UID, NAMESPACE_MAPPING, OWNER, OWNER_NAME, UPPER_UID, Owner, owner_of
 from tensile.objects import (
@@ -181,7 +181,7 @@ class FleetSnapshot:
         """The owner of the mirrored objects."""
         return self.world.owner
 
-    def namespace_below(self, lower: str, namespace: str) -> str:
+    def lower_namespace(self, lower: str, namespace: str) -> str:
         """Return the lower cluster's namespace for an upper namespace."""
         return self.world.lowers[lower].namespace(namespace)
 
@@ -191,7 +191,7 @@ class FleetSnapshot:
 
     def counterpart(self, upper: Manifest, kind: Kind, lower: str) -> Manifest:
         """Return what a lower has in the place of an upper object's copy, {} for nothing."""
-        namespace_and_name = (self.namespace_below(lower, metadata(upper)["namespace"]), metadata(upper)["name"])
+        namespace_and_name = (self.lower_namespace(lower, metadata(upper)["namespace"]), metadata(upper)["name"])
         for one in self.lowers[lower].all(kind):
             if (metadata(one)["namespace"], metadata(one)["name"]) == namespace_and_name:
                 return one
@@ -217,7 +217,7 @@ class FleetSnapshot:
             {},
         )
         key = Key(_POD_RULE, lower, namespace, meta["name"])
-        return lower_pod(upper_pod, placement(uid(namespace_object), key, lower_state, self.world))
+        return to_lower_pod(upper_pod, placement(uid(namespace_object), key, lower_state, self.world))
 
     def snapshot(self, lower: str, upper_pods: Iterable[Manifest], without: str = "") -> Snapshot:
         """Return a lower as pods would find it: with the claims that the engine creates for them.
@@ -247,7 +247,7 @@ class FleetSnapshot:
         namespace = metadata(upper_pod).get("namespace") or "default"
         names = claim_names(upper_pod)
         upper_claims = [one for one in self.upper.all(CLAIM) if metadata(one)["namespace"] == namespace]
-        lower_namespace = self.namespace_below(lower, namespace)
+        lower_namespace = self.lower_namespace(lower, namespace)
         return [
             lower_claim(
                 one,

@@ -133,7 +133,7 @@ async def _trace_pod(
         secrets = await secrets_of(upper, (spec,))
     upper_snapshot = ClusterSnapshot(UPPER, {NODE.plural: [node.manifest] if node else []})
     fleet = FleetSnapshot(topology, upper_uid, upper_snapshot, [], now())
-    lower_ref = Ref(spec.name, POD, fleet.namespace_below(spec.name, ref.namespace), ref.name)
+    lower_ref = Ref(spec.name, POD, fleet.lower_namespace(spec.name, ref.namespace), ref.name)
     traced = Traced(upper_object.manifest, upper_object.events, spec.name)
 
     async def read(cluster: Cluster) -> Traced:

@@ -84,7 +84,7 @@ _CHECKS: Mapping[str, str] = {
     "node": START,
 }
 """What to do if all virtual nodes refuse a pod in one check, except in those that depend on the pod's label."""
-_CHECKS_BELOW: Mapping[str, str] = {
+_ADVICE_BY_CHECK: Mapping[str, str] = {
     "affinity": "give a node in {name} the labels that the pod selects, or change what the pod selects",
     "unschedulable": "uncordon a node in {name}",
     "taints": "remove the taint from a node in {name}, or add a toleration of it to the pod",
@@ -156,7 +156,7 @@ class Explanation(NamedTuple):
 def explained(fleet: FleetSnapshot, upper_object: UpperObject) -> Document:
     """Return the document: `formatVersion`, `pod`, `why`, `advice`, `lowers` and `events`.
 
-    Each lower has `upper_placement`, `below` and `quota`.
+    Each lower has `upper_placement`, `placement` and `quota`.
     """
     pod = upper_object.manifest
     upper_placement = examine(pod_of(pod), fleet.upper.snapshot(uid(pod)))
@@ -208,7 +208,11 @@ def _on_lost_node(pod: Manifest, fleet: FleetSnapshot) -> Explanation | None:
 def _lower(spec: Lower, fleet: FleetSnapshot, pod: Manifest, upper_placement: Placement) -> Document:
     """Return the row of one lower: whether the upper scheduler may choose it, and where the pod would run then."""
     snapshot = fleet.lowers[spec.name]
-    row: Document = {"name": spec.name, "node": spec.node.name, "above": _above(spec.node.name, upper_placement)}
+    row: Document = {
+        "name": spec.name,
+        "node": spec.node.name,
+        "above": _upper_document(spec.node.name, upper_placement),
+    }
     row["here"] = pod["spec"].get("nodeName") == spec.node.name
     row["deletionsBlocked"] = blocked_deletions(fleet.node(spec.node.name))
     row["trouble"], row["unread"] = snapshot.trouble, sorted(snapshot.unread)
@@ -219,7 +223,7 @@ def _lower(spec: Lower, fleet: FleetSnapshot, pod: Manifest, upper_placement: Pl
     if not fleet.is_copy_of(existing, pod):
         existing = {}
     wanted = pod_of(existing or fleet.projected_pod(pod, spec.name))
-    row["below"] = _below(examine(wanted, fleet.snapshot(spec.name, [pod], uid(existing) if existing else "")))
+    row["below"] = _lower_document(examine(wanted, fleet.snapshot(spec.name, [pod], uid(existing) if existing else "")))
     if existing:
         phase = (existing.get("status") or {}).get("phase", "Pending")
         row["pod"] = {"namespace": wanted.namespace, "name": wanted.name, "node": wanted.node, "phase": phase}
@@ -235,7 +239,7 @@ def blocked_deletions(node: Manifest) -> str:
     return str(condition.get("message", "")) if condition.get("status") == "True" else ""
 
 
-def _above(node: str, placement: Placement) -> Document:
+def _upper_document(node: str, placement: Placement) -> Document:
     """Return whether the upper scheduler may choose the virtual node, and why not."""
     if node in placement.fitting:
         return {"fits": True}
@@ -250,7 +254,7 @@ def _above(node: str, placement: Placement) -> Document:
     return {"fits": False, **_refusal_fields(refusal)}
 
 
-def _below(placement: Placement) -> Document:
+def _lower_document(placement: Placement) -> Document:
     """Return the nodes of a lower that the pod fits on, and why it does not fit on the others."""
     nodes: list[Document] = [{"name": name, "fits": True} for name in placement.fitting]
     nodes += [{"name": name, "fits": False, **_refusal_fields(refusal)} for name, refusal in placement.refused.items()]
@@ -354,8 +358,8 @@ def _unbound(pod: Manifest, lowers: Sequence[Row], topology: Topology) -> Explan
         return Explanation(why, ("wait until the owner of the gates removes them",))
     if not lowers:
         return Explanation("the topology has no lower clusters", ("add a lower cluster to the topology",))
-    if open_above := [one for one in lowers if one["above"]["fits"]]:
-        return _unchosen(pod, open_above)
+    if accepting := [one for one in lowers if one["above"]["fits"]]:
+        return _unchosen(pod, accepting)
     advice = tuple(_for_refusals(pod, lowers, topology))
     reasons = {_refusal(one["above"]) for one in lowers}
     if len(reasons) == 1:
@@ -364,14 +368,14 @@ def _unbound(pod: Manifest, lowers: Sequence[Row], topology: Topology) -> Explan
     return Explanation(f"no virtual node accepts it: {each}", advice)
 
 
-def _unchosen(pod: Manifest, open_above: Sequence[Row]) -> Explanation:
+def _unchosen(pod: Manifest, accepting: Sequence[Row]) -> Explanation:
     """Return why a pod has no node although these virtual nodes would accept it."""
-    names = ", ".join(one["node"] for one in open_above)
+    names = ", ".join(one["node"] for one in accepting)
     message = (conditions_of(pod).get("PodScheduled") or {}).get("message", "")
     scheduler_report = f"reports: {message}" if message else "has reported no reason"
-    if not all(one["below"] is not None and not one["below"]["fits"] for one in open_above):
+    if not all(one["below"] is not None and not one["below"]["fits"] for one in accepting):
         return _unscheduled(pod, f"although it fits on {names}; it {scheduler_report}", is_reported=bool(message))
-    advice = tuple(dict.fromkeys(line for one in open_above for line in _for_unplaced(pod, one)))
+    advice = tuple(dict.fromkeys(line for one in accepting for line in _for_unplaced(pod, one)))
     return Explanation(
         f"it fits on {names} in sum, but on no single node there; the upper scheduler {scheduler_report}", advice
     )
@@ -597,13 +601,11 @@ def _for_quota(row: Row) -> str:
 
 def _nodes(row: Row) -> str:
     """Return what the nodes of a lower answer."""
-    below = row["below"]
-    if below["fits"]:
-        fitting = [one["name"] for one in below["nodes"] if one["fits"]]
-        return (
-            f"it fits on {below['fits']} of them ({', '.join(fitting[:3])}), but the scheduler has not chosen one yet"
-        )
-    return str(below["message"])
+    lower_result = row["below"]
+    if lower_result["fits"]:
+        fitting = ", ".join([one["name"] for one in lower_result["nodes"] if one["fits"]][:3])
+        return f"it fits on {lower_result['fits']} of them ({fitting}), but the scheduler has not chosen one yet"
+    return str(lower_result["message"])
 
 
 def _waiting_container(pod: Manifest) -> Manifest:
@@ -641,25 +643,25 @@ def _is_unplaced(row: Row) -> bool:
 
 def _for_unplaced(pod: Manifest, row: Row) -> Iterator[str]:
     """Yield what to do in a lower whose nodes all refuse a pod, for each check in which they do."""
-    checks, name = _checks_below(row), row["name"]
-    advice = [_CHECKS_BELOW[check] for check in checks if check in _CHECKS_BELOW]
+    checks, name = _failed_checks(row), row["name"]
+    advice = [_ADVICE_BY_CHECK[check] for check in checks if check in _ADVICE_BY_CHECK]
     if "volumes" in checks and not any(ELSEWHERE in one.get("reasons", ()) for one in row["below"]["nodes"]):
         advice.append(f"see why its claims are not bound there: {_claim_commands(pod)}")
     elif "volumes" in checks and not advice:
         advice.append("bring the node in {name} back that has the volume of its claims, or use another claim")
-    yield from (line.format(name=name) for line in advice or [_CHECKS_BELOW["resources"]])
+    yield from (line.format(name=name) for line in advice or [_ADVICE_BY_CHECK["resources"]])
 
 
-def _checks_below(row: Row) -> dict[str, None]:
+def _failed_checks(row: Row) -> dict[str, None]:
     """Return the checks in which the nodes of a lower refuse a pod, in the order of the nodes."""
-    below = row["below"]
-    refusals = [below["nowhere"]] if below["nowhere"] else below["nodes"]
+    placement = row["below"]
+    refusals = [placement["nowhere"]] if placement["nowhere"] else placement["nodes"]
     return dict.fromkeys(one["check"] for one in refusals)
 
 
 def _room_elsewhere(pod: Manifest, row: Row, lowers: Sequence[Row], topology: Topology) -> Iterator[str]:
     """Yield what brings a pod that no node of its lower takes to another lower."""
-    if _checks_below(row).keys() != {"volumes"}:
+    if _failed_checks(row).keys() != {"volumes"}:
         yield _EXTENDER_NOT_CALLED if topology.extender.enabled else _EXTENDER
     if not uses_claims(pod) and any(
         not other_row["here"] and (other_row["below"] or {}).get("fits") for other_row in lowers
@@ -753,11 +755,11 @@ def _lower_cells(row: Row) -> Iterator[Cells]:
         return
     for quota in row["quota"]:
         yield (name, "-", "no", "quota", f"{quota['name']}: {quota['message']}")
-    below = row["below"]
-    if below["nowhere"]:
-        yield (name, "any", *_result_cells({"fits": False, **below["nowhere"]}))
+    placement = row["below"]
+    if placement["nowhere"]:
+        yield (name, "any", *_result_cells({"fits": False, **placement["nowhere"]}))
         return
-    nodes = below["nodes"]
+    nodes = placement["nodes"]
     yield from ((name, *cells) for cells in (_one_by_one(nodes) if len(nodes) <= _ONE_BY_ONE else _grouped(nodes)))
     if not nodes:
         yield (name, "-", "no", "node", "the cluster has no nodes")

@@ -322,7 +322,7 @@ def explained_service(upper_object: UpperObject, fleet: FleetSnapshot) -> Docume
 def _slices(service: Manifest, fleet: FleetSnapshot, lower: str = "") -> list[Manifest]:
     """Return the EndpointSlices of a Service, in the upper cluster or a lower."""
     meta, snapshot = metadata(service), fleet.lowers[lower] if lower else fleet.upper
-    namespace = fleet.namespace_below(lower, meta["namespace"]) if lower else meta["namespace"]
+    namespace = fleet.lower_namespace(lower, meta["namespace"]) if lower else meta["namespace"]
     found = (one for one in snapshot.all(ENDPOINT_SLICE) if labels(one).get(_SERVICE_NAME) == meta["name"])
     return [one for one in found if metadata(one)["namespace"] == namespace]
 
@@ -357,7 +357,7 @@ def service_verdict(service: Manifest, fleet: FleetSnapshot, rows: Iterable[Row]
     if unserved := _unserved(service, fleet):
         return unserved
     for row in rows:
-        if row["state"] != "original" and (found := _obstacle_below(service, row, fleet)):
+        if row["state"] != "original" and (found := _obstacle_in_lower(service, row, fleet)):
             return found
     served_lowers = [row["cluster"] for row in rows if row["state"] == "copy"]
     if served_lowers:
@@ -400,7 +400,7 @@ def _without_endpoints(service: Manifest, fleet: FleetSnapshot) -> Verdict:
     return Verdict(f"its pods are not Ready: {names}", f"run `tensile explain pod {_name(waiting[0])}`")
 
 
-def _obstacle_below(service: Manifest, row: Row, fleet: FleetSnapshot) -> Verdict | None:
+def _obstacle_in_lower(service: Manifest, row: Row, fleet: FleetSnapshot) -> Verdict | None:
     """Return why pods of a lower cannot use a Service, None if they can or there are none."""
     name, meta = row["cluster"], metadata(service)
     spec = next(one for one in fleet.topology.lowers if one.name == name)

@@ -180,11 +180,11 @@ def _place_pod(
     """Return where a pod of a lost lower goes, among the lowers whose virtual node the upper scheduler may choose."""
     wanted, meta = pod_of(pod), metadata(pod)
     result: Document = {"namespace": meta["namespace"], "name": meta["name"], "lower": "", "node": "", "why": ""}
-    above, refusals = examine(wanted, upper), []
+    upper_placement, refusals = examine(wanted, upper), []
     for name, snapshot in lower_snapshots.items():
         node = fleet.world.lowers[name].node
-        if node not in above.fitting:
-            refusals.append(f"{name}: {above.refused.get(node, 'there is no node of its')}")
+        if node not in upper_placement.fitting:
+            refusals.append(f"{name}: {upper_placement.refused.get(node, 'there is no node of its')}")
             continue
         copy = pod_of(fleet.projected_pod(pod, name))
         found = put(copy, snapshot)

@@ -36,9 +36,9 @@ from tensile.policy.placement import snapshot
 from tensile.reconcile import mirrored_kinds, ownership
 from tensile.reconcile.desired import Rule
 from tensile.reconcile.mirrored_kinds import checked
-from tensile.reconcile.ownership import digest_marks, digest_node
+from tensile.reconcile.ownership import transform_copy, transform_node
 from tensile.reconcile.pods.demand import pod_demand
-from tensile.reconcile.pods.index import INDEXES_ABOVE, INDEXES_BELOW, digest_above, digest_below
+from tensile.reconcile.pods.index import LOWER_INDEXES, UPPER_INDEXES, transform_lower_pod, transform_upper_pod
 from tensile.reconcile.rules import namespaces
 from tensile.reconcile.rules.claim_rule import ClaimRule
 from tensile.reconcile.rules.namespaces import NamespaceRule
@@ -62,21 +62,21 @@ _MAX_LAST_STATES = 1_000
 def upper_world() -> UpperWorld:
     """Return the empty caches of the upper cluster."""
     return UpperWorld(
-        nodes=Cache(digest_node),
+        nodes=Cache(transform_node),
         namespaces=Cache(),
         config_maps=Cache(),
         secrets=Cache(),
-        waiting=Cache(unbound.digest),
-        remade=Cache(replacement.digest),
+        waiting=Cache(unbound.transform),
+        remade=Cache(replacement.transform),
         policies=Cache(existence),
-        more=mirrored_kinds.caches(above=True),
+        more=mirrored_kinds.caches(is_upper=True),
     )
 
 
 def upper_feeds(upper: UpperWorld, owner: Owner, controllers: Iterable[Controller]) -> list[InformerSpec]:
     """Return the informers of these caches, for the controllers that are enabled for any lower."""
     return [
-        *_controllers_feeds(UPPER, upper.more, owner, controllers, above=True),
+        *_controllers_feeds(UPPER, upper.more, owner, controllers, is_upper=True),
         node_feed(upper.nodes),
         InformerSpec(UPPER, NAMESPACE, Selection(), upper.namespaces),
         InformerSpec(UPPER, CONFIG_MAP, Selection(), upper.config_maps),
@@ -94,7 +94,7 @@ def node_feed(nodes: Cache) -> InformerSpec:
 
 def place_caches() -> tuple[Cache, Cache]:
     """Return the empty caches of placement: for nodes, and for pods that are not ours."""
-    return Cache(snapshot.digest_node), Cache(snapshot.digest_pod)
+    return Cache(snapshot.transform_node), Cache(snapshot.transform_pod)
 
 
 def lower_world(
@@ -107,15 +107,15 @@ def lower_world(
     nodes, pods = place_caches()
     return LowerWorld(
         spec,
-        upper_pods=Cache(digest_above, INDEXES_ABOVE, selects=bound_to(spec.node.name)),
-        pods=Cache(checked(POD, digest_below), INDEXES_BELOW, remembers=_MAX_LAST_STATES),
+        upper_pods=Cache(transform_upper_pod, UPPER_INDEXES, selects=bound_to(spec.node.name)),
+        pods=Cache(checked(POD, transform_lower_pod), LOWER_INDEXES, remembers=_MAX_LAST_STATES),
         foreign_pods=Cache(checked(POD, pod_demand)),
-        namespaces=Cache(checked(NAMESPACE, namespaces.digest)),
+        namespaces=Cache(checked(NAMESPACE, namespaces.transform)),
         accounts=Cache(existence),
-        config_maps=Cache(checked(CONFIG_MAP, digest_marks), ownership.INDEXES),
-        secrets=Cache(checked(SECRET, service_account.digest), service_account.INDEXES),
+        config_maps=Cache(checked(CONFIG_MAP, transform_copy), ownership.INDEXES),
+        secrets=Cache(checked(SECRET, service_account.transform), service_account.INDEXES),
         nodes=Cache(capacity.node_offer, capacity.INDEXES),
-        more=mirrored_kinds.caches(above=False),
+        more=mirrored_kinds.caches(is_upper=False),
         naming=naming if spec.namespaces.mapping == "prefix" else None,
         mark=naming.mark if naming is not None else "",
         upper_namespaces=upper_namespaces,
@@ -146,7 +146,7 @@ def lower_feeds(lower: LowerWorld, owner: Owner, *, places: bool = False) -> lis
         InformerSpec(lower.name, CONFIG_MAP, own, lower.config_maps),
         InformerSpec(lower.name, SECRET, own, lower.secrets),
         InformerSpec(lower.name, NODE, Selection(), lower.nodes),
-        *_controllers_feeds(lower.name, lower.more, owner, lower.spec.controllers, above=False),
+        *_controllers_feeds(lower.name, lower.more, owner, lower.spec.controllers, is_upper=False),
         *(_place_feeds(lower, foreign) if places else ()),
     ]
 
@@ -158,10 +158,10 @@ def _place_feeds(lower: LowerWorld, foreign: Selection) -> tuple[InformerSpec, .
 
 
 def _controllers_feeds(
-    cluster: str, caches: Mapping[Kind, Cache], owner: Owner, controllers: Iterable[Controller], *, above: bool
+    cluster: str, caches: Mapping[Kind, Cache], owner: Owner, controllers: Iterable[Controller], *, is_upper: bool
 ) -> Iterator[InformerSpec]:
     """Yield the informers of the enabled controllers."""
-    for kind, follow in mirrored_kinds.watched_kinds(controllers, above=above).items():
+    for kind, follow in mirrored_kinds.watched_kinds(controllers, is_upper=is_upper).items():
         yield InformerSpec(cluster, kind, follow.selection(owner), caches[kind])
 
 

@@ -172,7 +172,7 @@ def _missing_watches(copied: World) -> Iterator[tuple[Key, Problem]]:
             kinds = [
                 follow.kind.plural
                 for follow in FOLLOWS[controller]
-                if not (copied.upper.more if follow.above else lower.more)[follow.kind].synced
+                if not (copied.upper.more if follow.is_upper else lower.more)[follow.kind].synced
             ]
             if kinds:
                 message = (

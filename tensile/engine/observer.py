@@ -27,7 +27,7 @@ from tensile.kube.store import Cache, Delta
 from tensile.objects import Manifest, Ref
 from tensile.reconcile.diff import fields
 from tensile.reconcile.loop import NOT_IN_PLAN
-from tensile.reconcile.ownership import digest_node, is_kept_alive, is_ours
+from tensile.reconcile.ownership import is_kept_alive, is_ours, transform_node
 from tensile.reconcile.plan import Step
 from tensile.reconcile.report import Change, Preview, Recorder, observed, preview_of, summary_line
 from tensile.reconcile.report.changes import subject as name_of
@@ -212,7 +212,7 @@ async def planned(clusters: KnownClusters, topology: Topology, unreached: Mappin
 
 def stopped(world: World) -> World:
     """Return a copy of the world in which no other engine keeps a virtual node alive."""
-    copied, nodes = world.copy(), Cache(digest_node)
+    copied, nodes = world.copy(), Cache(transform_node)
     nodes.replace([_without_heartbeat(entry.raw, world) for entry in copied.upper.nodes], copied.upper.nodes.version)
     nodes.synced = copied.upper.nodes.synced
     copied.upper.nodes = nodes

@@ -84,7 +84,7 @@ class Permission(NamedTuple):
         return f"{self.kind.plural}/{self.subresource}" if self.subresource else self.kind.plural
 
 
-_ABOVE = (
+_UPPER = (
     Permission(NODE, (*READ, *WRITTEN), "virtual nodes"),
     Permission(NODE, ("patch",), "virtual nodes", "status"),
     Permission(LEASE, ("get", "create", "patch"), "heartbeats of virtual nodes", namespace=LEASE_NAMESPACE),
@@ -103,7 +103,7 @@ _ABOVE = (
     Permission(TOKEN_REVIEW, ("create",), "authentication of callers of the kubelet API"),
     Permission(ACCESS_REVIEW, ("create",), "authorization of callers of the kubelet API"),
 )
-_BELOW = (
+_LOWER = (
     Permission(POD, (*READ, *WRITTEN), "mirrored pods"),
     Permission(POD, ("get",), "kubectl logs", "log"),
     Permission(POD, _STREAMED, "kubectl exec and cp", "exec"),
@@ -136,7 +136,7 @@ def upper_rights(
     `place` is the ConfigMap with the topology, None for a file; `takes_turns` is whether it uses leader election;
     `namespace` is where it runs, "" outside a cluster.
     """
-    permissions = [*_ABOVE, *_controllers(topology.enabled, above=True)]
+    permissions = [*_UPPER, *_controllers(topology.enabled, is_upper=True)]
     budgets = _PREEMPTED if topology.extender.enabled else _BUDGETS
     permissions.append(Permission(DISRUPTION_BUDGET, ("list",), budgets, lost=budgets))
     if topology.kubelet.tls_cert_file is None:
@@ -164,7 +164,7 @@ def upper_rights(
 
 def lower_rights(lower: Lower) -> list[Permission]:
     """Return the permissions of the engine in a lower cluster."""
-    return _joined([*_BELOW, *_controllers(lower.controllers, above=False)])
+    return _joined([*_LOWER, *_controllers(lower.controllers, is_upper=False)])
 
 
 def _one(ref: Ref, verbs: tuple[str, ...], purpose: str, lost: str = "") -> Iterator[Permission]:
@@ -202,11 +202,11 @@ def _taken_back(ref: Ref) -> Permission:
     return Permission(ref.kind, ("get", "delete"), purpose, namespace=ref.namespace, name=ref.name, lost=lost)
 
 
-def _controllers(controllers: Iterable[Controller], *, above: bool) -> Iterator[Permission]:
+def _controllers(controllers: Iterable[Controller], *, is_upper: bool) -> Iterator[Permission]:
     """Yield the permissions of controllers on one side."""
     for controller in sorted(controllers):
         for follow in FOLLOWS[controller]:
-            if follow.above == above:
+            if follow.is_upper == is_upper:
                 yield Permission(follow.kind, _verbs(follow), f"controller {controller}")
 
 
@@ -214,7 +214,7 @@ def _verbs(follow: WatchedKind) -> tuple[str, ...]:
     """Return the verbs for a kind: ours are written, and upper originals are read again before copies are deleted."""
     if follow.ours:
         return (*READ, *WRITTEN)
-    return READ if follow.above and follow.kind not in (STORAGE_CLASS, SERVICE_ACCOUNT) else FOLLOWED
+    return READ if follow.is_upper and follow.kind not in (STORAGE_CLASS, SERVICE_ACCOUNT) else FOLLOWED
 
 
 def _joined(rights: Iterable[Permission]) -> list[Permission]:

@@ -188,9 +188,9 @@ class _LowerTraces:
         bound = max(created, self._clock() if self._is_listed else _scheduled_at(pod) or created)
         trace = self._traces[name] = _PodTrace(upper.uid, created, created, 0, _attributes(pod, self._lower.name))
         self._complete_steps(trace, 1, bound, sends=self._is_listed)
-        below = self._lower.pods.get(self._lower.namespace(upper.namespace), upper.name)
-        if below is not None and below.facts.upper_uid == upper.uid:
-            self._follow_lower(trace, below)
+        lower_pod = self._lower.pods.get(self._lower.namespace(upper.namespace), upper.name)
+        if lower_pod is not None and lower_pod.facts.upper_uid == upper.uid:
+            self._follow_lower(trace, lower_pod)
 
     def _follow_lower(self, trace: _PodTrace, lower_pod: Entry) -> None:
         """Complete the steps that the lower pod shows."""
@@ -431,8 +431,8 @@ class _PodTimes:
             if self._is_listed:
                 self._bound[name] = self._clock()
         elif name in self._changed_at:
-            below = self._lower.pods.get(self._lower.namespace(after.namespace), after.name)
-            if not differ(after, below):
+            lower_pod = self._lower.pods.get(self._lower.namespace(after.namespace), after.name)
+            if not differ(after, lower_pod):
                 self._reported.observe(self._clock() - self._changed_at.pop(name))
 
     def on_lower_pod(self, delta: Delta) -> None:

@@ -330,8 +330,8 @@ def _is_listed(lower: LowerWorld, world: World) -> bool:
 def _has_copies(lower: LowerWorld, world: World) -> bool:
     """Report whether there are copies of upper pods that have run."""
     for upper in lower.upper_pods:
-        below = lower.pods.get(lower.namespace(upper.namespace), upper.name) if upper.facts.ran else None
-        if below is not None and is_mirror(below, world.owner) and below.facts.upper_uid == upper.uid:
+        lower_pod = lower.pods.get(lower.namespace(upper.namespace), upper.name) if upper.facts.ran else None
+        if lower_pod is not None and is_mirror(lower_pod, world.owner) and lower_pod.facts.upper_uid == upper.uid:
             return True
     return False
 

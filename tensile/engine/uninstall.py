@@ -74,15 +74,15 @@ class MirroredNamespaceRule:
             if one.facts.mark == world.owner.mark
             and not one.facts.ending
             and one.name not in used
-            and _is_in_place(one.facts.above or one.name, one.name, lower, world)
+            and _is_in_place(one.facts.upper_name or one.name, one.name, lower, world)
         ]
         reason = "it was created for mirrored pods, and is empty"
         refs = [(Ref(lower.name, NAMESPACE, "", one.name), one.uid) for one in empty]
         return Decision(tuple(Absent(ref, uid, reason, only_if_empty=True, independent=True) for ref, uid in refs))
 
 
-def _is_in_place(above: str, name: str, lower: LowerWorld, world: World) -> bool:
-    return world.upper.namespaces.get("", above) is not None and lower.namespace(above) == name
+def _is_in_place(upper_name: str, name: str, lower: LowerWorld, world: World) -> bool:
+    return world.upper.namespaces.get("", upper_name) is not None and lower.namespace(upper_name) == name
 
 
 def _key_of_lower(_world: World, lower: str, _delta: Delta) -> Iterator[Key]:

@@ -182,7 +182,7 @@ class Cache:
 
     def __init__(
         self,
-        digest: Transform = keep_all,
+        transform: Transform = keep_all,
         indexes: Mapping[str, Index] | None = None,
         *,
         remembers: int = 0,
@@ -192,7 +192,7 @@ class Cache:
         self.synced = False
         self.version = 0
         self.tally: CacheTotals | None = None
-        self._digest = digest
+        self._transform = transform
         self._entries: dict[Name, Entry] = {}
         self._index_of = dict(indexes or {})
         self._indexes: dict[str, dict[Hashable, dict[Name, Entry]]] = {i: {} for i in self._index_of}
@@ -305,7 +305,7 @@ class Cache:
         It does not stay decoded: in a list, thousands of others follow before any decision.
         """
         meta = meta or meta_of(raw)
-        return self._entry(meta, version_in(meta), self._transform(raw))
+        return self._entry(meta, version_in(meta), self._transformed(raw))
 
     def put(self, raw: bytes, meta: Meta | None = None) -> None:
         """Store an object from the watch.
@@ -395,7 +395,7 @@ class Cache:
 
     def copy(self) -> "Cache":
         """Return an independent copy of the contents, without listeners."""
-        copied = Cache(self._digest, self._index_of, selects=self.selects)
+        copied = Cache(self._transform, self._index_of, selects=self.selects)
         copied.synced, copied.version = self.synced, self.version
         for name, entry in self._entries.items():
             copied._file(name, entry)
@@ -413,15 +413,15 @@ class Cache:
 
     def _digested(self, meta: Meta, version: int, raw: bytes) -> Entry:
         """Transform an object for a decision that may follow next: it stays decoded."""
-        kept = self._transform(raw)
+        kept = self._transformed(raw)
         if kept.manifest is not None:
             _remember_decoded(kept.raw, kept.manifest)
         return self._entry(meta, version, kept)
 
-    def _transform(self, raw: bytes) -> Transformed:
+    def _transformed(self, raw: bytes) -> Transformed:
         """Transform an object. Any error is attributed to the object, and affects only that object."""
         try:
-            return self._digest(raw)
+            return self._transform(raw)
         except Exception as error:
             raise Malformed(f"{type(error).__name__}: {error}") from error
 

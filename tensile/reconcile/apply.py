@@ -46,7 +46,7 @@ from tensile.objects import (
 )
 from tensile.reconcile.ownership import upper_uid_of
 from tensile.reconcile.plan import EVICTION, TERM_PATH, Step
-from tensile.reconcile.pods.references import PUBLISHED_BELOW
+from tensile.reconcile.pods.references import PUBLISHED_BY_LOWER
 from tensile.reconcile.world import Problem
 
 NOT_EMPTY: ProblemReason = "NamespaceNotEmpty"
@@ -227,7 +227,7 @@ def first_foreign_object(kind: Kind, names: Iterable[str]) -> str:
 def _is_published(kind: Kind, name: str) -> bool:
     """Report whether every namespace gets an object of that kind and name automatically."""
     if kind == CONFIG_MAP:
-        return name in PUBLISHED_BELOW
+        return name in PUBLISHED_BY_LOWER
     return kind == SERVICE_ACCOUNT and name == "default"
 
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from tensile.kube.store import Cache, Delta, Entry
 from tensile.names import Owner
 from tensile.objects import CONFIG_MAP, POD, SECRET, Kind
-from tensile.reconcile.pods.index import lives_below, mirrors
+from tensile.reconcile.pods.index import mirrors, needs_lower_pod
 from tensile.reconcile.pods.references import Reference
 from tensile.reconcile.world import LowerWorld, World
 
@@ -34,16 +34,16 @@ def mirror_of(upper: Entry, lower: LowerWorld, owner: Owner) -> Entry | None:
     return found if found is not None and mirrors(found, upper, owner) else None
 
 
-def upper_of(below: Entry, lower: LowerWorld) -> Entry | None:
+def upper_of(lower_pod: Entry, lower: LowerWorld) -> Entry | None:
     """Return the upper pod on the lower's node whose mapped name a lower pod has, whether it is its copy or not."""
-    namespace = lower.upper_namespace(below.namespace)
-    return lower.upper_pods.get(namespace, below.name) if namespace else None
+    namespace = lower.upper_namespace(lower_pod.namespace)
+    return lower.upper_pods.get(namespace, lower_pod.name) if namespace else None
 
 
 def pods_referring_to(lower: LowerWorld, world: World, kind: str, namespace: str, name: str) -> Iterator[Entry]:
     """Yield the running or starting upper pods that refer to an object, by its kind, upper namespace and name."""
     for entry in lower.upper_pods.select("reference", (kind, namespace, name)):
-        if lives_below(entry, world.topology.exclude_namespaces):
+        if needs_lower_pod(entry, world.topology.exclude_namespaces):
             yield entry
 
 
@@ -52,7 +52,7 @@ def may_be_created(pods: Iterable[Entry]) -> bool:
     return any(not pod.facts.terminating for pod in pods)
 
 
-def is_referenced_below(lower: LowerWorld, kind: str, namespace: str, name: str) -> bool:
+def is_referenced_in_lower(lower: LowerWorld, kind: str, namespace: str, name: str) -> bool:
     """Report whether a lower pod of ours refers to the copy of an object, by its upper namespace and name."""
     return lower.pods.count("reference", (kind, lower.namespace(namespace), name)) > 0
 
@@ -89,7 +89,7 @@ def changed_references(delta: Delta, excluded: Collection[str] | None = None) ->
 
 
 def _references(pod: Entry | None, excluded: Collection[str] | None) -> frozenset[Reference]:
-    if pod is None or (excluded is not None and not lives_below(pod, excluded)):
+    if pod is None or (excluded is not None and not needs_lower_pod(pod, excluded)):
         return _NO_REFERENCES
     found: frozenset[Reference] = pod.facts.references
     return found

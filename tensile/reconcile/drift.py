@@ -216,7 +216,7 @@ def is_revertible(step: Step) -> bool:
     return step.verb == "patch" and step.in_plan and is_ours and step.subresource in ("", "resize")
 
 
-def above_of(ref: Ref, world: World) -> Ref | None:
+def upper_ref_of(ref: Ref, world: World) -> Ref | None:
     """Return the upper object that a copy in a lower cluster belongs to by its place, None if there can be none."""
     lower = world.lowers.get(ref.cluster)
     namespace = lower.upper_namespace(ref.namespace or ref.name) if lower is not None else ""
@@ -230,9 +230,9 @@ def original_of(ref: Ref, world: World) -> Manifest | None:
 
     Upper pods are among these: what was written to a lower pod is noted on it.
     """
-    above = above_of(ref, world) if ref.kind != POD else None
-    cache = world.upper.cache(ref.kind) if above is not None else None
-    entry = cache.get(above.namespace, above.name) if cache is not None and above is not None else None
+    upper_ref = upper_ref_of(ref, world) if ref.kind != POD else None
+    cache = world.upper.cache(ref.kind) if upper_ref is not None else None
+    entry = cache.get(upper_ref.namespace, upper_ref.name) if cache is not None and upper_ref is not None else None
     found = entry.manifest() if entry is not None and entry.raw else {}
     return found if metadata(found).get("managedFields") else None
 
@@ -259,20 +259,20 @@ def holder_of(step: Step, world: World) -> str:
     Its upper pod was created after the upper object and refers to it, and it exists in the lower cluster.
     """
     ref, made_for = step.ref, annotations(step.body or {}).get(UPPER_UID, NO_ORIGINAL)
-    lower, above = world.lowers.get(ref.cluster), world.upper.cache(ref.kind) if ref.kind != POD else None
-    if lower is None or above is None or made_for == NO_ORIGINAL or not ref.namespace:
+    lower, upper_cache = world.lowers.get(ref.cluster), world.upper.cache(ref.kind) if ref.kind != POD else None
+    if lower is None or upper_cache is None or made_for == NO_ORIGINAL or not ref.namespace:
         return ""
-    original = above.get(lower.upper_namespace(ref.namespace), ref.name)
+    original = upper_cache.get(lower.upper_namespace(ref.namespace), ref.name)
     if original is None or original.uid != made_for or not original.raw:
         return ""
     creation = metadata(original.manifest()).get("creationTimestamp") or ""
     holders = lower.pods.select("reference", (ref.kind.name, ref.namespace, ref.name)) if creation else ()
-    for below in holders:
-        upper = upper_of(below, lower)
-        if upper is None or not mirrors(below, upper, world.owner):
+    for lower_pod in holders:
+        upper = upper_of(lower_pod, lower)
+        if upper is None or not mirrors(lower_pod, upper, world.owner):
             continue
         if (metadata(upper.manifest()).get("creationTimestamp") or "") >= creation:
-            return f"{below.namespace}/{below.name}"
+            return f"{lower_pod.namespace}/{lower_pod.name}"
     return ""
 
 
@@ -327,7 +327,7 @@ def drifted(
     """Return the fields that another client changed, out of those in which an object differs from what it will be.
 
     `then` is the object as the engine would have it. `original` is the upper object with its managedFields, None if
-    that is unknown. With `ties`, a field that was written above in the second of our last write is one that we wrote:
+    that is unknown. With `ties`, a field that the upper object got in the second of our last write is ours:
     most copies are made in the second of their upper object, but it is not certain while an engine runs.
     """
     ours, others, since = _managed_fields(seen)

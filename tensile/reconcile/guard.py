@@ -148,7 +148,7 @@ def _percent(count: int, total: int) -> int:
 
 
 def _too_many(held: Sequence[Step], total: int, place: str, limits: Guard) -> str:
-    """Return the message about blocked steps: objects that exist only below, pods that exist only above, or both."""
+    """Return the message about blocked steps: for objects only in the lower cluster, pods only in the upper."""
     bounds = f"guard.maxDeletes: {limits.max_deletes} and guard.maxDeletePercent: {limits.max_delete_percent}"
     count, lost = len(held), sum(map(_has_lost_its_copy, held))
     scope = f"{place} ({_percent(count, total)} % of the owned objects there)"

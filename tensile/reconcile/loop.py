@@ -509,9 +509,9 @@ def _drift_event(key: Key, step: Step, changed: str, entry: Entry | None) -> Emi
     upper_uid = annotations(body).get(UPPER_UID, "")
     if upper_uid in ("", NO_ORIGINAL):
         return None
-    above = Ref(UPPER, ref.kind, key.namespace, ref.name if key.namespace else key.name)
+    upper_ref = Ref(UPPER, ref.kind, key.namespace, ref.name if key.namespace else key.name)
     message = (
         f"another client changed {described} in lower cluster {ref.cluster} ({changed}): "
         f"{_PUT_BACK} the upper {ref.kind.name} instead"
     )
-    return EmitEvent(above, upper_uid, DRIFT_REVERTED, message)
+    return EmitEvent(upper_ref, upper_uid, DRIFT_REVERTED, message)

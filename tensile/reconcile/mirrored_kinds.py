@@ -48,15 +48,15 @@ MIRRORED: tuple[MirrorRule, ...] = (
 
 
 class WatchedKind(NamedTuple):
-    """One watched kind, in the upper cluster (`above`) or in each lower, and how it is cached.
+    """One watched kind, in the upper cluster (`is_upper`) or in each lower, and how it is cached.
 
     With `ours`, only objects with our mark are watched.
     """
 
     kind: Kind
-    above: bool
+    is_upper: bool
     ours: bool = False
-    digest: Transform = keep_all
+    transform: Transform = keep_all
     indexes: Mapping[str, Index] = {}
 
     def selection(self, owner: Owner) -> Selection:
@@ -66,13 +66,13 @@ class WatchedKind(NamedTuple):
 
 _ADDITIONAL: dict[Controller, tuple[WatchedKind, ...]] = {
     "PV": (
-        WatchedKind(CLAIM, above=True, digest=claims.digest, indexes=claims.INDEXES),
-        WatchedKind(VOLUME, above=True, ours=True, digest=volumes.digest, indexes=volumes.INDEXES),
-        WatchedKind(STORAGE_CLASS, above=True),
-        WatchedKind(CLAIM, above=False, ours=True, digest=claims.digest, indexes=claims.INDEXES),
-        WatchedKind(VOLUME, above=False, digest=volumes.digest_below, indexes=volumes.INDEXES_BELOW),
+        WatchedKind(CLAIM, is_upper=True, transform=claims.transform, indexes=claims.INDEXES),
+        WatchedKind(VOLUME, is_upper=True, ours=True, transform=volumes.transform, indexes=volumes.INDEXES),
+        WatchedKind(STORAGE_CLASS, is_upper=True),
+        WatchedKind(CLAIM, is_upper=False, ours=True, transform=claims.transform, indexes=claims.INDEXES),
+        WatchedKind(VOLUME, is_upper=False, transform=volumes.transform_lower, indexes=volumes.LOWER_INDEXES),
     ),
-    "RBAC": (WatchedKind(CLUSTER_ROLE, above=False, digest=rbac.existence),),
+    "RBAC": (WatchedKind(CLUSTER_ROLE, is_upper=False, transform=rbac.existence),),
 }
 
 
@@ -86,28 +86,28 @@ def follows(rules: Sequence[MirrorRule]) -> dict[Controller, tuple[WatchedKind, 
 
 
 def _sides(one: MirroredKind) -> Iterator[WatchedKind]:
-    yield WatchedKind(one.kind, above=True, digest=one.digest_above, indexes=one.indexes_above)
-    yield WatchedKind(one.kind, above=False, ours=True, digest=one.digest_below, indexes=one.indexes_below)
+    yield WatchedKind(one.kind, is_upper=True, transform=one.transform_upper, indexes=one.upper_indexes)
+    yield WatchedKind(one.kind, is_upper=False, ours=True, transform=one.transform_lower, indexes=one.lower_indexes)
 
 
 FOLLOWS = follows(MIRRORED)
 """The kinds by controller. A kind that two controllers watch on one side is the same in both."""
 
 
-def watched_kinds(controllers: Iterable[Controller], *, above: bool) -> dict[Kind, WatchedKind]:
+def watched_kinds(controllers: Iterable[Controller], *, is_upper: bool) -> dict[Kind, WatchedKind]:
     """Return what these controllers watch on one side."""
     found = (watched for controller in controllers for watched in FOLLOWS[controller])
-    return {watched.kind: watched for watched in found if watched.above == above}
+    return {watched.kind: watched for watched in found if watched.is_upper == is_upper}
 
 
-def caches(*, above: bool) -> dict[Kind, Cache]:
+def caches(*, is_upper: bool) -> dict[Kind, Cache]:
     """Create a cache for each kind that any controller watches on one side. It is not synced until it is fed."""
-    return {kind: cache_of(one) for kind, one in watched_kinds(FOLLOWS, above=above).items()}
+    return {kind: cache_of(one) for kind, one in watched_kinds(FOLLOWS, is_upper=is_upper).items()}
 
 
 def cache_of(one: WatchedKind) -> Cache:
     """Create the cache of a kind. Objects of a lower cluster are checked before they are transformed."""
-    return Cache(one.digest if one.above else checked(one.kind, one.digest), one.indexes)
+    return Cache(one.transform if one.is_upper else checked(one.kind, one.transform), one.indexes)
 
 
 class _AnyObject(msgspec.Struct, gc=False):
@@ -343,7 +343,7 @@ SHAPES: dict[Kind, type[msgspec.Struct]] = {
 }
 
 
-def checked(kind: Kind, digest: Transform) -> Transform:
+def checked(kind: Kind, transform: Transform) -> Transform:
     """Return a transform that rejects objects of a lower cluster with fields of wrong types.
 
     An object of which no bytes are kept is not checked, as nothing reads it again. Raises msgspec.ValidationError.
@@ -352,7 +352,7 @@ def checked(kind: Kind, digest: Transform) -> Transform:
 
     def read(raw: bytes) -> Transformed:
         """Transform and check an object."""
-        kept = digest(raw)
+        kept = transform(raw)
         if kept.raw:
             msgspec.convert(decoded(kept.raw) if kept.manifest is None else kept.manifest, shape)
         return kept

@@ -51,7 +51,7 @@ UNMARKED = (
     "only objects created by tensile-kube or by this program are adopted; to allow it, annotate this object with "
     f'{LEGACY}: "true"'
 )
-NOT_ABOVE = "the upper cluster has no such object; rename or delete it, or remove the optional reference"
+NOT_IN_UPPER = "the upper cluster has no such object; rename or delete it, or remove the optional reference"
 
 
 class Marks(msgspec.Struct, frozen=True, gc=False):
@@ -78,7 +78,7 @@ def marks_of(manifest: Manifest, token: Any = None) -> Marks:
     return Marks(intern(labels(manifest).get(OWNER, "")) if upper_uid else "", upper_uid, token)
 
 
-def digest_marks(raw: bytes) -> Transformed:
+def transform_copy(raw: bytes) -> Transformed:
     """Keep a lower object with its marks: a pod with a hundred references needs them again and again."""
     return Transformed(raw, marks_of(decoded(raw)))
 
@@ -109,24 +109,24 @@ def is_of(manifest: Manifest, owner: Owner, upper_uid: str) -> bool:
     return is_ours(manifest, owner) and upper_uid_of(manifest) == upper_uid
 
 
-def is_copy(below: Entry, owner: Owner) -> bool:
+def is_copy(entry: Entry, owner: Owner) -> bool:
     """Report whether a cached lower object is ours, by its facts."""
-    return bool(below.facts.owner == owner.mark)
+    return bool(entry.facts.owner == owner.mark)
 
 
-def is_copy_of(below: Entry | None, owner: Owner, upper_uid: str) -> bool:
+def is_copy_of(entry: Entry | None, owner: Owner, upper_uid: str) -> bool:
     """Report whether a cached lower object is ours and was made for the upper object of that UID, by its facts."""
-    return below is not None and (below.facts.owner, below.facts.upper_uid) == (owner.mark, upper_uid)
+    return entry is not None and (entry.facts.owner, entry.facts.upper_uid) == (owner.mark, upper_uid)
 
 
-def copy_metadata(above: Manifest, owner: Owner, namespace: str) -> Manifest:
+def copy_metadata(original: Manifest, owner: Owner, namespace: str) -> Manifest:
     """Return the metadata of the copy of an upper object: its name, labels and annotations, and our marks."""
-    kept = {key: value for key, value in annotations(above).items() if key not in _NOT_COPIED}
+    kept = {key: value for key, value in annotations(original).items() if key not in _NOT_COPIED}
     return {
-        "name": metadata(above)["name"],
+        "name": metadata(original)["name"],
         "namespace": namespace,
-        "labels": labels(above) | owner.label,
-        "annotations": kept | owner.signed(uid(above)),
+        "labels": labels(original) | owner.label,
+        "annotations": kept | owner.signed(uid(original)),
     }
 
 
@@ -155,7 +155,7 @@ def node_appears(lower: LowerWorld, delta: Delta) -> bool:
     return is_news and delta.entry.name == lower.node
 
 
-def digest_node(raw: bytes) -> Transformed:
+def transform_node(raw: bytes) -> Transformed:
     """Keep a Node of the upper cluster, and its `NodeFacts`."""
     node = decoded(raw)
     mark = labels(node).get(OWNER, "") if upper_uid_of(node) else ""
@@ -240,7 +240,7 @@ def adoption_problem(ref: Ref, found: Manifest, upper_uid: str, world: World, lo
     counts.
     """
     if upper_uid == NO_ORIGINAL:
-        return conflict(ref, NOT_ABOVE)
+        return conflict(ref, NOT_IN_UPPER)
     if not adopts(world, lower):
         topology = other_topology(found, world.owner) if ref.kind == NODE else ""
         message = f"Node {ref.name} belongs to topology {topology}: {rename_advice(topology)}"

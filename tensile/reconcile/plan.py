@@ -203,14 +203,14 @@ def _replace_predecessor(key: Key, ref: Ref, entry: Entry, made_for: str, world:
     It may also be for a newer one, which another engine has seen first: so that object is read. Objects for the upper
     cluster itself, or for none of its objects, cannot be.
     """
-    above = Ref(UPPER, ref.kind, key.namespace, ref.name)
+    upper_ref = Ref(UPPER, ref.kind, key.namespace, ref.name)
     originals = world.cache(UPPER, ref.kind, key.lower)
     if made_for == NO_ORIGINAL:
         return _replace(ref, entry, "it reserved the name until the upper object existed")
     is_alias = made_for == world.owner.upper
-    if originals is None or is_alias or originals.is_deleted(above.namespace, above.name, made_for):
+    if originals is None or is_alias or originals.is_deleted(upper_ref.namespace, upper_ref.name, made_for):
         return _replace(ref, entry, "it was created for an upper object that is gone")
-    return Step("confirm", above, "its copy blocks a new object of this name", uid=made_for, in_plan=False)
+    return Step("confirm", upper_ref, "its copy blocks a new object of this name", uid=made_for, in_plan=False)
 
 
 def _replace(ref: Ref, entry: Entry, reason: str) -> Step:

@@ -37,7 +37,7 @@ _ARE_SYNCED = attrgetter(*(f"{name}.synced" for name in _LOWER_CACHES))
 """Every decision asks for this, so it takes one call."""
 _PLACE_CACHES = ("place_nodes", "place_pods")
 _CACHES = {NODE: "nodes", NAMESPACE: "namespaces", CONFIG_MAP: "config_maps", SECRET: "secrets"}
-_CACHES_BELOW = {POD: "pods", NAMESPACE: "namespaces", CONFIG_MAP: "config_maps", SECRET: "secrets"}
+_LOWER_CACHE_NAMES = {POD: "pods", NAMESPACE: "namespaces", CONFIG_MAP: "config_maps", SECRET: "secrets"}
 
 
 class Key(NamedTuple):
@@ -216,9 +216,9 @@ class LowerWorld:
         """Whether the topology drains it."""
         return self.in_topology and self.spec.maintenance == "drain"
 
-    def below(self, kind: Kind) -> Cache | None:
+    def cache(self, kind: Kind) -> Cache | None:
         """Return the cache of a kind of the lower cluster, None if that kind is not watched."""
-        name = _CACHES_BELOW.get(kind)
+        name = _LOWER_CACHE_NAMES.get(kind)
         found: Cache | None = self.more.get(kind) if name is None else getattr(self, name)
         return found
 
@@ -254,7 +254,7 @@ class LowerWorld:
         if self.naming is None:
             return namespace if self._has_upper(namespace) else ""
         entry, named = self.namespaces.get("", namespace), self.named(namespace)
-        is_for = entry is None or (entry.facts.mark, entry.facts.above) == (self.naming.mark, named)
+        is_for = entry is None or (entry.facts.mark, entry.facts.upper_name) == (self.naming.mark, named)
         return named if is_for else ""
 
     def is_anothers(self, namespace: str) -> bool:
@@ -269,10 +269,10 @@ class LowerWorld:
         if self.naming is None:
             return namespace
         entry = self.namespaces.get("", namespace)
-        recorded = self.namespace_origins.get(namespace) or (entry.facts.above if entry else "")
+        recorded = self.namespace_origins.get(namespace) or (entry.facts.upper_name if entry else "")
         return recorded if recorded and self.namespace(recorded) == namespace else ""
 
-    def above(self, namespace: str) -> Iterator[str]:
+    def upper_namespaces_of(self, namespace: str) -> Iterator[str]:
         """Yield the upper namespace for a lower one, none if none is known.
 
         In that case no decision may use an upper name: it would be another object's.
@@ -287,7 +287,7 @@ class LowerWorld:
         if known is None or known.get("", namespace) is not None:
             return True
         entry = self.namespaces.get("", namespace)
-        return entry is not None and (entry.facts.mark, entry.facts.above) == (self.mark, namespace)
+        return entry is not None and (entry.facts.mark, entry.facts.upper_name) == (self.mark, namespace)
 
     @property
     def settled(self) -> bool:
@@ -323,8 +323,8 @@ class LowerWorld:
     def is_empty(self) -> bool:
         """Whether it has no pods of ours, as far as that can be known, and no cached objects that served them."""
         is_unknown = not (self.connected and self.was_identified)
-        is_free_below = is_unknown or (self.pods.synced and not any(self.placed(self.pods)))
-        return self.is_vacant and is_free_below and not any(True for _ in self.serving())
+        has_no_lower_pods = is_unknown or (self.pods.synced and not any(self.placed(self.pods)))
+        return self.is_vacant and has_no_lower_pods and not any(True for _ in self.serving())
 
     def serving(self) -> Iterator[Entry]:
         """Return the cached Services and slices in namespaces to which an upper one maps."""
@@ -387,7 +387,7 @@ class World:
             return own_caches[rule] if rule in own_caches else self.lowers[lower].upper_pods
         if cluster == UPPER:
             return self.upper.cache(kind)
-        return self.lowers[cluster].below(kind)
+        return self.lowers[cluster].cache(kind)
 
 
 def _copied(caches: dict[Kind, Cache]) -> dict[Kind, Cache]:

@@ -35,7 +35,7 @@ ACCOUNT = "/api/v1/namespaces/default/serviceaccounts/default"
 CORDONED = "node.kubernetes.io/unschedulable"
 RESOURCES = {"cpu": "32", "memory": "256Gi", "pods": "500"}
 STORAGE_CLASS = "standard"
-"""The name of the default StorageClass of each cluster; the same name above and below needs no entry in a topology."""
+"""The default StorageClass of each cluster. It has the same name in all, so that no topology needs an entry."""
 LOWER_PROVISIONER = "sandbox.tensile-kube.io/folder"
 METRICS_GROUP, METRICS_VERSION = "metrics.k8s.io", "v1beta1"
 METRICS_SERVICE_PATH = f"/apis/apiregistration.k8s.io/v1/apiservices/{METRICS_VERSION}.{METRICS_GROUP}"

@@ -167,7 +167,7 @@ def stored(manifest: Manifest, version: int = 5) -> bytes:
 def test_the_kinds_of_a_controller_are_only_watched_if_it_is_enabled() -> None:
     """A disabled controller needs no memory and no permissions."""
     for controller in mirrored_kinds.FOLLOWS:
-        above, below = (set(mirrored_kinds.watched_kinds((controller,), above=side)) for side in (True, False))
+        above, below = (set(mirrored_kinds.watched_kinds((controller,), is_upper=side)) for side in (True, False))
         spec = topology(f"name: lower-a, controllers: [{controller}]").lowers[0]
         upper, here = upper_world(), lower_world(spec)
         fed = {feed.kind for feed in upper_feeds(upper, OWNER_HERE, (controller,))}
@@ -179,6 +179,6 @@ def test_the_kinds_of_a_controller_are_only_watched_if_it_is_enabled() -> None:
 def test_each_kind_of_a_controller_has_its_own_cache_on_each_side() -> None:
     """A cache is not synced until it is fed."""
     here, upper = lower(), upper_world()
-    assert set(here.more) == set(mirrored_kinds.watched_kinds(mirrored_kinds.FOLLOWS, above=False))
-    assert set(upper.more) == set(mirrored_kinds.watched_kinds(mirrored_kinds.FOLLOWS, above=True))
+    assert set(here.more) == set(mirrored_kinds.watched_kinds(mirrored_kinds.FOLLOWS, is_upper=False))
+    assert set(upper.more) == set(mirrored_kinds.watched_kinds(mirrored_kinds.FOLLOWS, is_upper=True))
     assert not any(cache.synced for cache in (*here.more.values(), *upper.more.values()))

@@ -180,7 +180,7 @@ def test_every_kind_that_a_controller_watches_is_listed() -> None:
     rights = {True: above(**EVERYTHING), False: below(**EVERYTHING)}
     for follows in FOLLOWS.values():
         for follow in follows:
-            found = {verb for one in rights[follow.above] if one.kind == follow.kind for verb in one.verbs}
+            found = {verb for one in rights[follow.is_upper] if one.kind == follow.kind for verb in one.verbs}
             assert found >= {"list", "watch"}
             assert not follow.ours or found >= {*READ, *WRITTEN}
 

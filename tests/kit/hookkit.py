@@ -38,7 +38,7 @@ class Scene:
         self.now = datetime.now(UTC)
         self.passed = 0.0
         self.upper = upper or DryRunCluster(UPPER, now=lambda: self.now)
-        self.claims = Cache(claims.digest, claims.INDEXES)
+        self.claims = Cache(claims.transform, claims.INDEXES)
         self.nodes, self.secrets = Cache(), Cache()
         self.leads = True
         self.watcher = FileWatcher()

@@ -15,7 +15,7 @@ from tensile.engine.caches import lower_world, upper_world
 from tensile.kube.store import Cache, Entry
 from tensile.kubelet.node.rule import NodeRule
 from tensile.kubelet.node.rule import key_of as node_key
-from tensile.kubelet.pods.projection import lower_pod
+from tensile.kubelet.pods.projection import to_lower_pod
 from tensile.kubelet.pods.scheduling import LowerContext
 from tensile.names import FIELD_MANAGER, OWNER, OWNER_NAME, UPPER_UID, Owner, owner_of
 from tensile.objects import Manifest, annotations, labels, metadata, uid
@@ -151,7 +151,7 @@ def upper_pod(name: str = "web", spec: Manifest | None = None, status: Manifest 
 def twin(of: Manifest, status: Manifest | None = None, node: str = A, **meta: Any) -> Manifest:
     """Make the lower pod of an upper pod as the engine would; its UID is "below-" and the upper pod's."""
     namespace = metadata(of)["namespace"]
-    made = lower_pod(of, LowerContext(OWNER_HERE, node, namespace, f"below-{namespace}"))
+    made = to_lower_pod(of, LowerContext(OWNER_HERE, node, namespace, f"below-{namespace}"))
     more = {"uid": f"below-{uid(of)}", **meta}
     made = {**made, "metadata": {**made["metadata"], **more}, "status": {"phase": "Pending"} | (status or {})}
     return written(made)

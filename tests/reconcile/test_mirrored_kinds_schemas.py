@@ -14,7 +14,7 @@ from tensile.kube.store import Cache, Transformed, keep_all
 from tensile.names import FIELD_MANAGER
 from tensile.objects import CONFIG_MAP, NAMESPACE, POD, SECRET, SERVICE, Kind
 from tensile.reconcile.mirrored_kinds import SHAPES, checked
-from tensile.reconcile.pods.index import digest_below
+from tensile.reconcile.pods.index import transform_lower_pod
 
 TIME = "2026-01-01T00:00:00Z"
 META = {"name": "a", "namespace": "n", "uid": "u", "resourceVersion": "5", "labels": {"a": "b"}}
@@ -61,7 +61,7 @@ def at(manifest: Any, path: tuple[Any, ...], value: Any) -> Any:
 
 def is_kept(kind: Kind, manifest: Any) -> bool:
     """Report whether a cache accepts an object."""
-    cache = Cache(checked(kind, digest_below if kind == POD else keep_all))
+    cache = Cache(checked(kind, transform_lower_pod if kind == POD else keep_all))
     try:
         cache.put(orjson.dumps(manifest))
     except Malformed:

@@ -7,7 +7,7 @@ from worldkit import OWNER_HERE, STRANGER, config_map, marked
 from tensile.kube.store import Transformed
 from tensile.names import FIELD_MANAGER, OWNER, UPPER_UID
 from tensile.objects import Manifest, metadata
-from tensile.reconcile.ownership import Marks, digest_marks, is_of, is_ours, others_wrote, upper_uid_of
+from tensile.reconcile.ownership import Marks, is_of, is_ours, others_wrote, transform_copy, upper_uid_of
 
 OURS = marked(config_map(), "one")
 
@@ -55,7 +55,7 @@ def test_marks_written_by_another_client_do_not_count(books: list[Manifest]) -> 
 def test_the_marks_are_extracted_when_an_object_is_cached(manifest: Manifest, marks: Marks) -> None:
     """They lead to the same result as `is_of` without decoding the object, which stays complete."""
     raw = orjson.dumps(manifest)
-    assert digest_marks(raw) == Transformed(raw, marks)
+    assert transform_copy(raw) == Transformed(raw, marks)
     assert is_of(manifest, OWNER_HERE, "one") == ((marks.owner, marks.upper_uid) == (OWNER_HERE.mark, "one"))
 
 

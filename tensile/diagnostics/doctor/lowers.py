@@ -438,21 +438,23 @@ def _lower_classes(cluster: ClusterFacts, facts: Facts) -> Iterator[Finding]:
     mapped = facts.spec(cluster.name).storage_classes
     tensile_classes = [one for one in facts.upper.items(CLASSES) if one.get("provisioner") == PROVISIONER]
     wanted = {**{metadata(one)["name"]: metadata(one)["name"] for one in tensile_classes}, **mapped}
-    missing = {above: below for above, below in wanted.items() if below not in existing}
-    for above, below in missing.items():
-        what = f"upper StorageClass {above} is {below} here, which does not exist: its claims stay Pending"
+    missing = {upper_class: lower_class for upper_class, lower_class in wanted.items() if lower_class not in existing}
+    for upper_class, lower_class in missing.items():
+        what = f"upper StorageClass {upper_class} is {lower_class} here, which does not exist: its claims stay Pending"
         existing_text = ", ".join(sorted(existing)) or "none"
-        mapping_advice = f"set storageClasses: {{{above}: NAME}} for {cluster.name} (there are: {existing_text})"
+        mapping_advice = f"set storageClasses: {{{upper_class}: NAME}} for {cluster.name} (there are: {existing_text})"
         advice = f"create it, or {mapping_advice}, and create its claims again"
         yield Finding(cluster.name, "storage", Level.WARN, what, advice)
     if wanted and not missing:
         yield Finding(cluster.name, "storage", Level.OK, "every class of the upper cluster has one here")
 
 
-def mirrored_namespaces(spec: Lower, topology: Topology, above: Iterable[str], below: Iterable[str]) -> dict[str, str]:
+def mirrored_namespaces(
+    spec: Lower, topology: Topology, upper_namespaces: Iterable[str], lower_namespaces: Iterable[str]
+) -> dict[str, str]:
     """Return the lower namespaces that mirrored pods run in, by upper namespace."""
-    existing = set(below)
-    names = sorted(set(above) - set(topology.exclude_namespaces))
+    existing = set(lower_namespaces)
+    names = sorted(set(upper_namespaces) - set(topology.exclude_namespaces))
     is_prefixed = spec.namespaces.mapping == "prefix"
     found = {name: prefixed(topology.name, name) if is_prefixed else name for name in names}
     return {upper: lower for upper, lower in found.items() if lower in existing}
@@ -540,7 +542,7 @@ def _shared(spec: Lower, names: str) -> Iterator[Finding]:
 def _engine_namespace(cluster: ClusterFacts, namespaces: dict[str, str]) -> Iterator[Finding]:
     """Yield upper namespaces that map to the lower namespace of the engine's own account."""
     namespace = cluster.user.removeprefix(_ACCOUNT).partition(":")[0] if cluster.user.startswith(_ACCOUNT) else ""
-    for upper in (above for above, below in namespaces.items() if namespace and below == namespace):
+    for upper in (upper for upper, lower in namespaces.items() if namespace and lower == namespace):
         what = f"namespace {upper} of the upper cluster maps to {namespace}, which has the engine's own account"
         advice = "the engine mirrors nothing of it: run its pods in another namespace, or give the account its own"
         yield Finding(cluster.name, "tenants", Level.WARN, what, advice)

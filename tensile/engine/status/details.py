@@ -132,7 +132,7 @@ def _problems(view: PageView, lower: str) -> Iterator[str]:
 
 
 def _held(steps: list[Step]) -> Iterator[str]:
-    """Yield the changes that the guard blocks: deletions, and pods that end because they were deleted only below."""
+    """Yield the changes that the guard blocks: deletions, and pods that end because their lower pod was deleted."""
     if not steps:
         return
     yield f'<h2 id="held">Blocked by the guard</h2><p>These {len(steps):,} changes follow from no deletion in the '
@@ -229,9 +229,9 @@ def pod_page(view: PageView, world: World, found: FoundPod, events: Iterable[Car
     """Return the page of a pod; `events` are the last events that its lower cluster has of it, the latest first."""
     entry, lower = found
     name = f"{entry.namespace}/{entry.name}"
-    below = existing_copy(entry, lower) if lower is not None else None
+    lower_pod = existing_copy(entry, lower) if lower is not None else None
     copy = mirror_of(entry, lower, world.owner) if lower is not None else None
-    parts = [f"<h1>Pod {text(name)}</h1>", *_where(lower, below, copy)]
+    parts = [f"<h1>Pod {text(name)}</h1>", *_where(lower, lower_pod, copy)]
     parts += [f"<p>More: {code(f'tensile explain pod {name}')}</p>"]
     parts += _problems_of(view, entry)
     upper_side = _side("Upper cluster", view_of(entry.manifest()))
@@ -243,12 +243,12 @@ def pod_page(view: PageView, world: World, found: FoundPod, events: Iterable[Car
     return document(f"Pod {name}", "".join(parts))
 
 
-def _where(lower: LowerWorld | None, below: Entry | None, copy: Entry | None) -> Iterator[str]:
+def _where(lower: LowerWorld | None, lower_pod: Entry | None, copy: Entry | None) -> Iterator[str]:
     if lower is None:
         yield "<p>No virtual node yet: it waits for the upper scheduler.</p>"
         return
     yield f"<p>On virtual node {text(lower.node)} of lower cluster {link(lower.name, 'lowers', lower.name)}.</p>"
-    if below is not None and copy is None:
+    if lower_pod is not None and copy is None:
         yield '<p class="bad">The pod of this name in the lower cluster was not made for this upper pod.</p>'
     elif copy is None:
         yield "<p>It has no pod in the lower cluster.</p>"

@@ -58,7 +58,7 @@ FRESH_SECONDS = 60.0
 CALLERS = Ref(UPPER, CONFIG_MAP, "kube-system", "extension-apiserver-authentication")
 CALLERS_KEY = "client-ca-file"
 PUBLISHED = "the upper cluster's ConfigMap kube-system/extension-apiserver-authentication"
-"""The name of the object above in messages; it is read, under CALLERS_KEY, when no file is given."""
+"""The name of that object in messages; it is read, under CALLERS_KEY, when no file is given."""
 
 _CLIENT_CA_ADVICE = "allow the engine to read it, or set kubelet.clientCAFile"
 

@@ -125,13 +125,13 @@ class MirroredPods:
 
     def running(self) -> list[RunningPod]:
         """Return the mirrored pods with a running container."""
-        found = (running_pod(upper, below) for upper, below in self.pairs())
+        found = (running_pod(upper, lower_pod) for upper, lower_pod in self.pairs())
         return [one for one in found if one.containers]
 
     def pairs(self) -> list[tuple[Entry, Entry]]:
         """Return the mirrored pods, each with its lower pod."""
         found = ((upper, self._mirror(upper)) for upper in self._lower.upper_pods)
-        return [(upper, below) for upper, below in found if below]
+        return [(upper, lower_pod) for upper, lower_pod in found if lower_pod]
 
     def _mirror(self, upper: Entry) -> Entry | None:
         return mirror_of(upper, self._lower, self._owner)

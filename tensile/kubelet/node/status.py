@@ -204,7 +204,7 @@ def _is_certain(lower: LowerWorld, world: World) -> bool:
     kinds = (
         (more, kind)
         for more, is_upper in sides
-        for kind in mirrored_kinds.watched_kinds(lower.spec.controllers, above=is_upper)
+        for kind in mirrored_kinds.watched_kinds(lower.spec.controllers, is_upper=is_upper)
     )
     return all(more[kind].synced for more, kind in kinds) and all(cache.synced for cache in world.upper.caches())
 

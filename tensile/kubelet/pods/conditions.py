@@ -259,11 +259,11 @@ def _disruption(upper: PodView, lower: PodView, lower_conditions: Conditions) ->
     A condition that was set in the upper cluster, for example by an eviction, is removed only there: it decides whether
     the pod is created again.
     """
-    is_disrupted_above = (upper.conditions.get(DISRUPTION) or {}).get("status") == "True"
+    is_upper_disrupted = (upper.conditions.get(DISRUPTION) or {}).get("status") == "True"
     lower_condition = lower_conditions.get(DISRUPTION)
-    if lower_condition is not None and (lower_condition["status"] == "True" or not is_disrupted_above):
+    if lower_condition is not None and (lower_condition["status"] == "True" or not is_upper_disrupted):
         return lower_condition
-    if is_disrupted_above or not is_disrupted(upper, lower):
+    if is_upper_disrupted or not is_disrupted(upper, lower):
         return None
     return _deletion_condition(DISRUPTION, "True", lower)
 

@@ -174,11 +174,11 @@ def subject_of(header: EventHeader, lower: LowerWorld, world: World) -> EventSub
 
 def _pod_subject(header: EventHeader, lower: LowerWorld, owner: Owner) -> EventSubject | None:
     involved = header.involvedObject
-    below = lower.pods.get(involved.namespace, involved.name)
-    if below is None or below.uid != involved.uid or involved.kind != POD.name:
+    lower_pod = lower.pods.get(involved.namespace, involved.name)
+    if lower_pod is None or lower_pod.uid != involved.uid or involved.kind != POD.name:
         return None
-    upper = upper_of(below, lower)
-    if upper is None or not mirrors(below, upper, owner):
+    upper = upper_of(lower_pod, lower)
+    if upper is None or not mirrors(lower_pod, upper, owner):
         return None
     return EventSubject(POD.name, upper.namespace, upper.name, upper.uid, str(upper.version))
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from tensile.kube.cluster import Patch
 from tensile.kube.store import Delta, Entry
 from tensile.kubelet.pods.deletion import has_run, last_known_status
-from tensile.kubelet.pods.projection import lower_pod
+from tensile.kubelet.pods.projection import to_lower_pod
 from tensile.kubelet.pods.scheduling import LowerContext
 from tensile.kubelet.pods.status import lost_status, status_write, upper_status
 from tensile.kubelet.pods.sync import placement, report_blocked
@@ -26,7 +26,7 @@ from tensile.reconcile.desired import Absent, Decision, Patched, VerifyAbsent, W
 from tensile.reconcile.diff import marking
 from tensile.reconcile.guard import is_restored
 from tensile.reconcile.ownership import UNMARKED, adopts, conflict, has_node, objection
-from tensile.reconcile.pods.index import TERMINAL, is_gone_below, is_mirror, view_of, was_deleted
+from tensile.reconcile.pods.index import TERMINAL, is_lower_pod_gone, is_mirror, view_of, was_deleted
 from tensile.reconcile.pods.references import is_token_volume
 from tensile.reconcile.world import Key, LowerWorld, World
 
@@ -83,60 +83,62 @@ class PodOrphanRule:
 
 def _steps_for_lower_pods(lower: LowerWorld, world: World) -> Iterator[_Step]:
     """Yield the steps for our lower pods that should end without a requested deletion of their upper pod."""
-    for below in lower.placed(lower.pods):
-        if not is_mirror(below, world.owner) or below.facts.terminating:
+    for lower_pod in lower.placed(lower.pods):
+        if not is_mirror(lower_pod, world.owner) or lower_pod.facts.terminating:
             continue
-        upper = upper_of(below, lower)
+        upper = upper_of(lower_pod, lower)
         if upper is None:
-            yield from _orphan_steps(below, lower, world)
-        elif upper.uid == below.facts.upper_uid and upper.facts.terminating and upper.facts.unrequested:
+            yield from _orphan_steps(lower_pod, lower, world)
+        elif upper.uid == lower_pod.facts.upper_uid and upper.facts.terminating and upper.facts.unrequested:
             grace = metadata(upper.manifest()).get("deletionGracePeriodSeconds")
-            yield Absent(_ref(below, lower), below.uid, "Kubernetes deleted its upper pod", grace, requested=False)
-        elif _outlives_upper_pod(below, upper):
+            yield Absent(
+                _ref(lower_pod, lower), lower_pod.uid, "Kubernetes deleted its upper pod", grace, requested=False
+            )
+        elif _outlives_upper_pod(lower_pod, upper):
             reason = "its upper pod has terminated, so no lower pod may run"
-            yield Absent(_ref(below, lower), below.uid, reason, requested=False, version=str(below.version))
-        elif upper.uid != below.facts.upper_uid and is_doubtful(below, upper, lower, world):
+            yield Absent(_ref(lower_pod, lower), lower_pod.uid, reason, requested=False, version=str(lower_pod.version))
+        elif upper.uid != lower_pod.facts.upper_uid and is_doubtful(lower_pod, upper, lower, world):
             reason = "the upper store was restored, and has an older pod of this name"
-            yield Absent(_ref(below, lower), below.uid, reason, requested=False, after_rollback=True)
+            yield Absent(_ref(lower_pod, lower), lower_pod.uid, reason, requested=False, after_rollback=True)
 
 
-def _outlives_upper_pod(below: Entry, upper: Entry) -> bool:
+def _outlives_upper_pod(lower_pod: Entry, upper: Entry) -> bool:
     """Report whether a lower pod goes on though its upper one has ended, as one created by a late write does.
 
     A kubelet ends such a pod too. If it has ended meanwhile (another client may have reported that), it stays.
     """
-    facts = below.facts
+    facts = lower_pod.facts
     return upper.uid == facts.upper_uid and upper.facts.terminal and not (facts.terminal or facts.terminating)
 
 
-def is_doubtful(below: Entry, upper: Entry, lower: LowerWorld, world: World) -> bool:
+def is_doubtful(lower_pod: Entry, upper: Entry, lower: LowerWorld, world: World) -> bool:
     """Report whether the upper store may have lost the upper pod of a lower one; `upper` now has that name."""
-    is_lost = lower.upper_pods.is_lost(upper.namespace, upper.name, below.facts.upper_uid)
+    is_lost = lower.upper_pods.is_lost(upper.namespace, upper.name, lower_pod.facts.upper_uid)
     return is_lost or is_restored(lower, world)
 
 
-def _orphan_steps(below: Entry, lower: LowerWorld, world: World) -> Iterator[_Step]:
+def _orphan_steps(lower_pod: Entry, lower: LowerWorld, world: World) -> Iterator[_Step]:
     """Yield a quorum read of the upper pod, or the deletion of the lower pod.
 
     The rule for pods decides where the upper pod was seen deleted, or where another pod needs the name.
     """
-    upper_ref = Ref(UPPER, POD, lower.upper_namespace(below.namespace), below.name)
+    upper_ref = Ref(UPPER, POD, lower.upper_namespace(lower_pod.namespace), lower_pod.name)
     successor = bound_as(upper_ref.namespace, upper_ref.name, world)
-    if successor is not None and not (below.facts.terminal or is_doubtful(below, successor.pod, lower, world)):
+    if successor is not None and not (lower_pod.facts.terminal or is_doubtful(lower_pod, successor.pod, lower, world)):
         return
     tombstone = lower.upper_pods.tombstone(upper_ref.namespace, upper_ref.name)
-    if not lower.upper_pods.is_deleted(upper_ref.namespace, upper_ref.name, below.facts.upper_uid):
-        yield VerifyAbsent(upper_ref, below.facts.upper_uid, "its lower pod still exists", requested=False)
+    if not lower.upper_pods.is_deleted(upper_ref.namespace, upper_ref.name, lower_pod.facts.upper_uid):
+        yield VerifyAbsent(upper_ref, lower_pod.facts.upper_uid, "its lower pod still exists", requested=False)
         return
-    came_back = lower.pods.came_back(below)
+    came_back = lower.pods.came_back(lower_pod)
     is_uncertain = came_back or is_restored(lower, world)
-    if is_uncertain or tombstone is None or not was_deleted(tombstone, below.facts.upper_uid):
-        lost = came_back or lower.upper_pods.is_lost(upper_ref.namespace, upper_ref.name, below.facts.upper_uid)
-        yield Absent(_ref(below, lower), below.uid, _UNOBSERVED_DELETION, requested=False, after_rollback=lost)
+    if is_uncertain or tombstone is None or not was_deleted(tombstone, lower_pod.facts.upper_uid):
+        lost = came_back or lower.upper_pods.is_lost(upper_ref.namespace, upper_ref.name, lower_pod.facts.upper_uid)
+        yield Absent(_ref(lower_pod, lower), lower_pod.uid, _UNOBSERVED_DELETION, requested=False, after_rollback=lost)
 
 
-def _ref(below: Entry, lower: LowerWorld) -> Ref:
-    return Ref(lower.name, POD, below.namespace, below.name)
+def _ref(lower_pod: Entry, lower: LowerWorld) -> Ref:
+    return Ref(lower.name, POD, lower_pod.namespace, lower_pod.name)
 
 
 def _steps_for_upper_pods(lower: LowerWorld, world: World) -> Iterator[_Step]:
@@ -152,7 +154,7 @@ def _steps_for_upper_pods(lower: LowerWorld, world: World) -> Iterator[_Step]:
             or _may_be_adopted(upper, lower, world)
         ):
             continue
-        if not is_gone_below(upper, lower):
+        if not is_lower_pod_gone(upper, lower):
             ref = Ref(lower.name, POD, namespace, upper.name)
             yield VerifyAbsent(ref, upper.uid, "its upper pod was running and is not deleted", requested=False)
             continue
@@ -207,8 +209,8 @@ def _on_upper_pod(world: World, lower: str, delta: Delta) -> Iterator[Key]:
         yield key_of(lower)
     elif after.facts.terminal:
         lower_world = world.lowers[lower]
-        below = lower_world.pods.get(lower_world.namespace(after.namespace), after.name)
-        if key_of(lower) in world.problems or (below is not None and _outlives_upper_pod(below, after)):
+        lower_pod = lower_world.pods.get(lower_world.namespace(after.namespace), after.name)
+        if key_of(lower) in world.problems or (lower_pod is not None and _outlives_upper_pod(lower_pod, after)):
             yield key_of(lower)
 
 
@@ -235,7 +237,7 @@ def adopt(upper: Entry, lower_entry: Entry, lower: LowerWorld, world: World) -> 
     `lower_entry` is the whole pod, or only its facts where nothing indicates that it may be adopted.
     """
     ref = Ref(lower.name, POD, lower_entry.namespace, lower_entry.name)
-    wanted = lower_pod(upper.manifest(), _context(upper, lower, world))
+    wanted = to_lower_pod(upper.manifest(), _context(upper, lower, world))
     objection = (
         _adoption_objection(ref, upper, lower_entry, wanted, world)
         if lower_entry.raw

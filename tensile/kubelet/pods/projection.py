@@ -260,7 +260,7 @@ class PodNote(NamedTuple):
     message: str
 
 
-def lower_pod(upper_pod: Manifest, context: LowerContext) -> Manifest:
+def to_lower_pod(upper_pod: Manifest, context: LowerContext) -> Manifest:
     """Return the lower pod to create. It shares unchanged parts with the upper pod, which is never modified."""
     name = upper_pod["metadata"]["name"]
     identity = {"name": name, "namespace": context.namespace, "ownerReferences": [_namespace_owner(context)]}

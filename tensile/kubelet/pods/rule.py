@@ -26,10 +26,10 @@ from tensile.reconcile.pods.index import (
     PodView,
     differ,
     is_daemon,
-    is_gone_below,
+    is_lower_pod_gone,
     is_mirror,
-    lives_below,
     mirrors,
+    needs_lower_pod,
     view_of,
     was_deleted,
 )
@@ -91,13 +91,15 @@ class PodRule:
             return
         found = {(entry.namespace, entry.name) for entry in lower_world.upper_pods}
         found |= {
-            (namespace, entry.name) for entry in lower_world.pods for namespace in lower_world.above(entry.namespace)
+            (namespace, entry.name)
+            for entry in lower_world.pods
+            for namespace in lower_world.upper_namespaces_of(entry.namespace)
         }
 
         def urgency(name: tuple[str, str]) -> tuple[bool, tuple[str, str]]:
             """Sort pods that are in sync last: after a restart of the engine that is nearly all of them."""
-            below = lower_world.pods.get(lower_world.namespace(name[0]), name[1])
-            return not differ(lower_world.upper_pods.get(*name), below), name
+            lower_pod = lower_world.pods.get(lower_world.namespace(name[0]), name[1])
+            return not differ(lower_world.upper_pods.get(*name), lower_pod), name
 
         yield from (key_of(lower, *name) for name in sorted(found, key=urgency))
 
@@ -112,14 +114,14 @@ class PodRule:
             return _unbound(key, lower, world) if lower.mapping_known else _NOTHING
         if not has_node(lower, world):
             return Decision(depends_on=(node_key(lower),))
-        below = copies.existing_copy(upper, lower)
+        lower_pod = copies.existing_copy(upper, lower)
         if upper.facts.terminating:
-            return _terminating(key, upper, below, lower, world)
-        if below is not None and mirrors(below, upper, world.owner):
-            return _NOTHING if upper.facts.terminal else _mirrored(key, upper, below, lower, world)
-        if below is not None and is_mirror(below, world.owner) and _is_up_to_date(lower):
-            return _end_predecessor(key, below, BoundPod(upper, lower), world)
-        return _NOTHING if upper.facts.terminal else _unmirrored(key, upper, below, lower, world)
+            return _terminating(key, upper, lower_pod, lower, world)
+        if lower_pod is not None and mirrors(lower_pod, upper, world.owner):
+            return _NOTHING if upper.facts.terminal else _mirrored(key, upper, lower_pod, lower, world)
+        if lower_pod is not None and is_mirror(lower_pod, world.owner) and _is_up_to_date(lower):
+            return _end_predecessor(key, lower_pod, BoundPod(upper, lower), world)
+        return _NOTHING if upper.facts.terminal else _unmirrored(key, upper, lower_pod, lower, world)
 
 
 def excluded(upper_pod: Manifest, namespaces: Collection[str]) -> Problem | None:
@@ -161,27 +163,27 @@ def _unbound(key: Key, lower: LowerWorld, world: World) -> Decision:
     it.
     """
     namespace, tombstone = lower.namespace(key.namespace), lower.upper_pods.tombstone(key.namespace, key.name)
-    below = lower.pods.get(namespace, key.name)
-    if below is None or not is_mirror(below, world.owner):
+    lower_pod = lower.pods.get(namespace, key.name)
+    if lower_pod is None or not is_mirror(lower_pod, world.owner):
         return _NOTHING
-    is_requested = tombstone is not None and was_deleted(tombstone, below.facts.upper_uid)
+    is_requested = tombstone is not None and was_deleted(tombstone, lower_pod.facts.upper_uid)
     if not lower.upper_namespace(namespace) and (lower.naming is not None or not is_requested):
         return _NOTHING  # with the same names, the namespace of a deleted pod may be deleted after it
     if is_requested:
-        if is_restored(lower, world) or lower.pods.came_back(below):
+        if is_restored(lower, world) or lower.pods.came_back(lower_pod):
             return _NOTHING  # an earlier state of its store brought it back: a person decides whether to delete it
-        if not below.facts.terminating:
-            return Decision((Absent(_ref_of(below, lower), below.uid, "the upper pod was deleted"),))
+        if not lower_pod.facts.terminating:
+            return Decision((Absent(_ref_of(lower_pod, lower), lower_pod.uid, "the upper pod was deleted"),))
     successor = copies.bound_as(key.namespace, key.name, world)
-    if successor is None or below.facts.terminal or not _is_predecessor(below, successor.pod, world):
+    if successor is None or lower_pod.facts.terminal or not _is_predecessor(lower_pod, successor.pod, world):
         return _NOTHING
     if not _is_up_to_date(lower):
         return _NOTHING
-    is_held = is_doubtful(below, successor.pod, lower, world)
-    return _NOTHING if is_held else Decision(_predecessor_deletion(key, below, successor.pod, lower))
+    is_held = is_doubtful(lower_pod, successor.pod, lower, world)
+    return _NOTHING if is_held else Decision(_predecessor_deletion(key, lower_pod, successor.pod, lower))
 
 
-def _terminating(key: Key, upper: Entry, below: Entry | None, lower: LowerWorld, world: World) -> Decision:
+def _terminating(key: Key, upper: Entry, lower_pod: Entry | None, lower: LowerWorld, world: World) -> Decision:
     """Delete the lower pod, and remove the upper one once its lower pod is certainly gone.
 
     While the mapping is not known, as in a lower that never answered, only a pod that is kept out can be removed.
@@ -190,18 +192,20 @@ def _terminating(key: Key, upper: Entry, below: Entry | None, lower: LowerWorld,
     never_mirrored = not upper.facts.ran and is_kept_out(pod, world.topology.exclude_namespaces)
     if not lower.mapping_known:
         return remove_upper(pod, None, world.now) if never_mirrored else _NOTHING
-    if below is not None and mirrors(below, upper, world.owner):
-        return delete_lower(pod, below, _ref_of(below, lower), requested=not upper.facts.unrequested)
+    if lower_pod is not None and mirrors(lower_pod, upper, world.owner):
+        return delete_lower(pod, lower_pod, _ref_of(lower_pod, lower), requested=not upper.facts.unrequested)
     ref = _lower_ref(key, lower)
     if _is_astray(upper, lower, world):
         return report_blocked(pod, _astray_problem(ref), world.now)
-    certain = (below is not None and not is_mirror(below, world.owner)) or is_gone_below(upper, lower)
+    certain = (lower_pod is not None and not is_mirror(lower_pod, world.owner)) or is_lower_pod_gone(upper, lower)
     certain = certain or (lower.is_anothers(ref.namespace) and not upper.facts.ran)
     if not certain and not never_mirrored:
         return Decision((VerifyAbsent(ref, upper.uid, "the lower pod must be gone before the upper pod is removed"),))
-    is_taken = below is not None and _is_predecessor(below, upper, world) and _is_up_to_date(lower)
+    is_taken = lower_pod is not None and _is_predecessor(lower_pod, upper, world) and _is_up_to_date(lower)
     predecessor_steps = (
-        _end_predecessor(key, below, BoundPod(upper, lower), world).wanted if below is not None and is_taken else ()
+        _end_predecessor(key, lower_pod, BoundPod(upper, lower), world).wanted
+        if lower_pod is not None and is_taken
+        else ()
     )
     removal = remove_upper(pod, last_known_status(upper, lower), world.now)
     return Decision((*(one for one in predecessor_steps if isinstance(one, Absent | VerifyAbsent)), *removal.wanted))
@@ -212,8 +216,8 @@ def _is_astray(upper: Entry, lower: LowerWorld, world: World) -> bool:
     namespace = lower.namespace(upper.namespace)
     if not (upper.facts.ran and lower.is_anothers(namespace)):
         return False
-    below = lower.pods.get(namespace, upper.name)
-    return below is not None and mirrors(below, upper, world.owner)
+    lower_pod = lower.pods.get(namespace, upper.name)
+    return lower_pod is not None and mirrors(lower_pod, upper, world.owner)
 
 
 def _astray_problem(ref: Ref) -> Problem:
@@ -224,30 +228,30 @@ def _astray_problem(ref: Ref) -> Problem:
     return Problem(NAME_CONFLICT, f"{where} is not deleted: {why}; {advice}")
 
 
-def _mirrored(key: Key, upper: Entry, below: Entry, lower: LowerWorld, world: World) -> Decision:
+def _mirrored(key: Key, upper: Entry, lower_pod: Entry, lower: LowerWorld, world: World) -> Decision:
     """Keep the lower pod of a living pod in sync, or report that it is out of reach."""
     if lower.unreachable_seconds > UNREACHABLE_AFTER:
         return _report_or_evict(upper, None, lower, world)
     if not (lower.pods.synced and lower.mapping_known):
         return _NOTHING
-    return sync(key, view_of(upper.manifest()), below, lower, world)
+    return sync(key, view_of(upper.manifest()), lower_pod, lower, world)
 
 
-def _unmirrored(key: Key, upper: Entry, below: Entry | None, lower: LowerWorld, world: World) -> Decision:
-    """Create the lower pod of a living pod, or report why not; `below` is another pod under its name."""
+def _unmirrored(key: Key, upper: Entry, lower_pod: Entry | None, lower: LowerWorld, world: World) -> Decision:
+    """Create the lower pod of a living pod, or report why not; `lower_pod` is another pod under its name."""
     objection = _mirroring_problem(upper, lower, world)
     if objection is not None or lower.unreachable_seconds > UNREACHABLE_AFTER:
         return _report_or_evict(upper, objection, lower, world)
     if not (lower.pods.synced and lower.mapping_known):
         return _NOTHING
-    return _create_or_report(key, upper, below, lower, world)
+    return _create_or_report(key, upper, lower_pod, lower, world)
 
 
 def _report_or_evict(upper: Entry, objection: Problem | None, lower: LowerWorld, world: World) -> Decision:
     """Report why a pod is not mirrored or out of reach; evict it if its cluster is unreachable for too long."""
     pod = view_of(upper.manifest())
     decision = report_blocked(pod, objection, world.now) if objection else out_of_reach(pod, lower, world)
-    is_unreachable = lower.unreachable_seconds > UNREACHABLE_AFTER and lives_below(
+    is_unreachable = lower.unreachable_seconds > UNREACHABLE_AFTER and needs_lower_pod(
         upper, world.topology.exclude_namespaces
     )
     return or_eviction(decision, pod, lower, world) if is_unreachable else decision
@@ -268,30 +272,30 @@ def _mirroring_problem(upper: Entry, lower: LowerWorld, world: World) -> Problem
     return None
 
 
-def _is_predecessor(below: Entry, upper: Entry, world: World) -> bool:
+def _is_predecessor(lower_pod: Entry, upper: Entry, world: World) -> bool:
     """Report whether a lower pod under an upper pod's name is ours and made for another upper pod of that name."""
-    return is_mirror(below, world.owner) and below.facts.upper_uid != upper.uid
+    return is_mirror(lower_pod, world.owner) and lower_pod.facts.upper_uid != upper.uid
 
 
-def _is_running_predecessor(below: Entry, upper: Entry, world: World) -> bool:
+def _is_running_predecessor(lower_pod: Entry, upper: Entry, world: World) -> bool:
     """Report whether a lower pod in another cluster is of an earlier upper pod of that name, and runs.
 
     A pod that was never scheduled, or has ended, does not count.
     """
-    return _is_predecessor(below, upper, world) and below.facts.scheduled and not below.facts.terminal
+    return _is_predecessor(lower_pod, upper, world) and lower_pod.facts.scheduled and not lower_pod.facts.terminal
 
 
-def _end_predecessor(key: Key, below: Entry, bound: BoundPod, world: World) -> Decision:
+def _end_predecessor(key: Key, lower_pod: Entry, bound: BoundPod, world: World) -> Decision:
     """Delete the lower pod of an earlier upper pod whose name is needed, and report that until it is gone.
 
     If the upper store was restored, the existing pod may be the newer one. Which of the two is to run is then not
     decided by this rule.
     """
     upper, lower = bound
-    where = f"pod {below.namespace}/{below.name} in lower cluster {lower.name}"
-    if is_doubtful(below, upper, lower, world):
+    where = f"pod {lower_pod.namespace}/{lower_pod.name} in lower cluster {lower.name}"
+    if is_doubtful(lower_pod, upper, lower, world):
         return report_blocked(view_of(upper.manifest()), _restored_problem(where), world.now)
-    deletion = _predecessor_deletion(key, below, upper, lower)
+    deletion = _predecessor_deletion(key, lower_pod, upper, lower)
     if upper.facts.terminal or any(isinstance(one, VerifyAbsent) for one in deletion):
         return Decision(deletion)
     message = f"{where} of an earlier pod of this name must terminate first"
@@ -306,21 +310,21 @@ def _restored_problem(where: str) -> Problem:
     return Problem(STORE_RESTORED, f"{message}: delete the pod that must not run, or run: tensile apply --force")
 
 
-def _predecessor_deletion(key: Key, below: Entry, upper: Entry, lower: LowerWorld) -> tuple[Wanted, ...]:
+def _predecessor_deletion(key: Key, lower_pod: Entry, upper: Entry, lower: LowerWorld) -> tuple[Wanted, ...]:
     """Return the deletion of the lower pod of an earlier upper pod, within the grace period of its successor.
 
     That it is the earlier one is read at quorum. With another engine at work, it may be for an upper pod that has not
     been received here yet.
     """
-    if not lower.upper_pods.is_deleted(key.namespace, key.name, below.facts.upper_uid):
+    if not lower.upper_pods.is_deleted(key.namespace, key.name, lower_pod.facts.upper_uid):
         upper_ref = Ref(UPPER, POD, key.namespace, key.name)
-        return (VerifyAbsent(upper_ref, below.facts.upper_uid, "its lower pod blocks a new pod of this name"),)
-    pod, grace = below.manifest(), _grace_of(upper.manifest())
-    grace_left = metadata(pod).get("deletionGracePeriodSeconds") if below.facts.terminating else None
+        return (VerifyAbsent(upper_ref, lower_pod.facts.upper_uid, "its lower pod blocks a new pod of this name"),)
+    pod, grace = lower_pod.manifest(), _grace_of(upper.manifest())
+    grace_left = metadata(pod).get("deletionGracePeriodSeconds") if lower_pod.facts.terminating else None
     if grace_left is not None and grace_left <= grace:
         return ()
     reason = "its upper pod was replaced by a new pod of this name"
-    return (Absent(_ref_of(below, lower), below.uid, reason, min(grace, _grace_of(pod))),)
+    return (Absent(_ref_of(lower_pod, lower), lower_pod.uid, reason, min(grace, _grace_of(pod))),)
 
 
 def _grace_of(pod: Manifest) -> int:
@@ -329,11 +333,11 @@ def _grace_of(pod: Manifest) -> int:
     return _DEFAULT_GRACE if given is None else int(given)
 
 
-def _create_or_report(key: Key, upper: Entry, below: Entry | None, lower: LowerWorld, world: World) -> Decision:
+def _create_or_report(key: Key, upper: Entry, lower_pod: Entry | None, lower: LowerWorld, world: World) -> Decision:
     """Create the lower pod, unless its name is taken, it has run before, or its predecessor may run elsewhere."""
     ref = _lower_ref(key, lower)
     foreign = lower.foreign_pods.get(ref.namespace, ref.name)
-    existing = foreign or below
+    existing = foreign or lower_pod
     if existing is not None and adopts(world, lower.name):
         return adopt(upper, existing, lower, world)
     if existing is not None:
@@ -411,8 +415,8 @@ def _is_unlisted(other: LowerWorld | None, lower: LowerWorld, world: World, seco
     return since is None or (world.now - since).total_seconds() <= seconds
 
 
-def _ref_of(below: Entry, lower: LowerWorld) -> Ref:
-    return Ref(lower.name, POD, below.namespace, below.name)
+def _ref_of(lower_pod: Entry, lower: LowerWorld) -> Ref:
+    return Ref(lower.name, POD, lower_pod.namespace, lower_pod.name)
 
 
 def _lower_ref(key: Key, lower: LowerWorld) -> Ref:
@@ -448,7 +452,7 @@ def _on_foreign_pod(world: World, lower: str, delta: Delta) -> Iterator[Key]:
     ):
         return
     lower_world, entry = world.lowers[lower], delta.entry
-    for namespace in lower_world.above(entry.namespace):
+    for namespace in lower_world.upper_namespaces_of(entry.namespace):
         if lower_world.upper_pods.get(namespace, entry.name) is not None:
             yield key_of(lower, namespace, entry.name)
 

@@ -163,7 +163,7 @@ def _required_terms(required: Manifest, context: LowerContext) -> Manifest | Non
     """
     terms = [_split(term, context) for term in required.get("nodeSelectorTerms") or []]
     applicable = [term for term in terms if _is_met_by_virtual_node(term, context)] or terms
-    lower_terms = [term.below for term in applicable if term.below is not None]
+    lower_terms = [term.lower for term in applicable if term.lower is not None]
     return (
         {**required, "nodeSelectorTerms": lower_terms} if lower_terms and len(lower_terms) == len(applicable) else None
     )
@@ -172,12 +172,12 @@ def _required_terms(required: Manifest, context: LowerContext) -> Manifest | Non
 def _is_met_by_virtual_node(term: Split, context: LowerContext) -> bool:
     """Report whether the virtual node meets the upper part of a term, as far as is known."""
     known = context.node_labels
-    return term.above is None or known is None or matches(term.above, context.node_name, known)
+    return term.upper is None or known is None or matches(term.upper, context.node_name, known)
 
 
 def _preferences(preferred: list[Manifest], context: LowerContext) -> list[Manifest]:
     """Return the filtered preferences; an empty one would prefer all nodes alike and is left out."""
-    filtered = [{**term, "preference": _split(term.get("preference") or {}, context).below} for term in preferred]
+    filtered = [{**term, "preference": _split(term.get("preference") or {}, context).lower} for term in preferred]
     return [term for term in filtered if term["preference"]]
 
 

@@ -63,7 +63,7 @@ def secret_name(pod_uid: str) -> str:
     return f"{_PREFIX}{pod_uid}"
 
 
-def digest(raw: bytes) -> Transformed:
+def transform(raw: bytes) -> Transformed:
     """Transform a lower Secret of ours: its bytes and marks, with `TokenFacts` if it is no copy of an upper one."""
     secret = decoded(raw)
     notes = annotations(secret)

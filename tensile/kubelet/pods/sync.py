@@ -12,7 +12,7 @@ import orjson
 from tensile.kube.cluster import Patch
 from tensile.kube.store import Entry
 from tensile.kubelet.pods import service_account, token_rule
-from tensile.kubelet.pods.projection import lower_pod, mutable_metadata, notes
+from tensile.kubelet.pods.projection import mutable_metadata, notes, to_lower_pod
 from tensile.kubelet.pods.scheduling import LowerContext
 from tensile.kubelet.pods.status import pending_status, status_write, unreachable_status, upper_status
 from tensile.kubelet.pods.update import (
@@ -20,11 +20,11 @@ from tensile.kubelet.pods.update import (
     MODIFIED_IN_LOWER,
     LastingChange,
     adds_containers,
-    changed_below,
-    changes_below,
     changes_images,
     drift,
+    lasting_change_condition,
     lasting_changes,
+    lower_pod_updates,
     sync_condition,
 )
 from tensile.names import BOOKKEEPING, HOSTNAME, SYNCED, WRITTEN_IMAGES, WRITTEN_KEYS
@@ -72,13 +72,13 @@ def out_of_reach(upper: PodView, lower: LowerWorld, world: World) -> Decision:
     return Decision((status_write(upper, body, reason),) if body else ())
 
 
-def sync(key: Key, upper: PodView, below: Entry, lower: LowerWorld, world: World) -> Decision:
+def sync(key: Key, upper: PodView, lower_pod: Entry, lower: LowerWorld, world: World) -> Decision:
     """Keep a mirrored pod in sync: its status in the upper cluster, and changes of its spec in the lower cluster.
 
     If a pair of pods needed no changes, only the status is compared until spec, labels or annotations of one change, or
     the topology does.
     """
-    pod = view_of(below.manifest())
+    pod = view_of(lower_pod.manifest())
     known = lower.synced_pairs.get((key.namespace, key.name))
     if known is None or known[1] is not world.topology or known[0] != _pair_hash(upper, pod):
         return _sync_all(key, upper, pod, lower, world)
@@ -119,7 +119,7 @@ def _sync_all(key: Key, upper: PodView, pod: PodView, lower: LowerWorld, world: 
 def _drift_condition(upper: PodView, pod: PodView, lower: LowerWorld, world: World) -> Manifest | None:
     """Return the condition of a pod that another client has changed irreversibly in the lower cluster, else None."""
     message = drift(upper.manifest, pod.manifest, _update_context(pod.meta["namespace"], lower, world))
-    return changed_below(upper, message, lower.name, world.now) if message else None
+    return lasting_change_condition(upper, message, lower.name, world.now) if message else None
 
 
 def irreversible(upper_pod: Manifest, pod: Manifest, lower: LowerWorld, world: World) -> list[LastingChange]:
@@ -132,7 +132,7 @@ def _differences(upper: PodView, pod: PodView, lower: LowerWorld, world: World) 
     """Return the changes of spec and of metadata that the lower pod needs."""
     namespace, name = pod.meta["namespace"], pod.meta["name"]
     context, ref = _update_context(namespace, lower, world), Ref(lower.name, POD, namespace, name)
-    spec_changes = changes_below(upper.manifest, pod.manifest, ref, context)
+    spec_changes = lower_pod_updates(upper.manifest, pod.manifest, ref, context)
     return spec_changes, _metadata_steps(
         upper.manifest, pod.manifest, ref, context, sent=any(map(changes_images, spec_changes))
     )
@@ -140,11 +140,13 @@ def _differences(upper: PodView, pod: PodView, lower: LowerWorld, world: World) 
 
 def _pair_hash(upper: PodView, lower: PodView) -> int:
     """Return a hash of two pods without status, by which an unchanged pair is recognized; 0 without generations."""
-    above, below = upper.meta, lower.meta
-    if not (above.get("generation") and below.get("generation")):
+    upper_meta, lower_meta = upper.meta, lower.meta
+    if not (upper_meta.get("generation") and lower_meta.get("generation")):
         return 0
-    maps = [tuple((meta.get(one) or {}).items()) for meta in (above, below) for one in ("labels", "annotations")]
-    return hash((above["uid"], above["generation"], below["uid"], below["generation"], *maps))
+    maps = [
+        tuple((meta.get(one) or {}).items()) for meta in (upper_meta, lower_meta) for one in ("labels", "annotations")
+    ]
+    return hash((upper_meta["uid"], upper_meta["generation"], lower_meta["uid"], lower_meta["generation"], *maps))
 
 
 def _awaited_keys(upper: PodView, changed: list[Patched], lower: LowerWorld, world: World) -> tuple[Key, ...]:
@@ -178,7 +180,7 @@ def _blocked_steps(upper: PodView, problem: Problem, now: datetime) -> list[Want
 def _creation_steps(key: Key, upper: PodView, context: LowerContext) -> list[Wanted]:
     """Return the lower pod, events about what was not mirrored, and the tolerations of the upper pod."""
     ref = Ref(key.lower, POD, context.namespace, key.name)
-    present = Present(ref, lower_pod(upper.manifest, context), f"bound to node {context.node_name}")
+    present = Present(ref, to_lower_pod(upper.manifest, context), f"bound to node {context.node_name}")
     events = [EmitEvent(upper.ref, upper.meta["uid"], note.reason, note.message) for note in notes(upper.manifest)]
     return [present, *_toleration_patch(upper), *events]
 

@@ -26,7 +26,7 @@ from tensile.objects import POD, SECRET, SERVICE_ACCOUNT, UPPER, Manifest, Ref, 
 from tensile.reconcile.apply import term_of
 from tensile.reconcile.desired import Absent, Decision, EmitEvent, TokenRequest, TokenSecret, Wanted, Watch
 from tensile.reconcile.ownership import has_node, is_of, is_ours, others_wrote
-from tensile.reconcile.pods.index import is_mirror, lives_below
+from tensile.reconcile.pods.index import is_mirror, needs_lower_pod
 from tensile.reconcile.world import Key, LowerWorld, Problem, World
 
 NAME = "token"
@@ -116,8 +116,8 @@ def _held_by_pod(key: Key, lower: LowerWorld, world: World) -> _HeldByPod:
     namespace = lower.namespace(key.namespace)
     if not lower.upper_namespace(namespace):
         return _HeldByPod(None, namespace, ())
-    below = lower.pods.get(namespace, key.name)
-    ours = below if below is not None and is_mirror(below, world.owner) else None
+    entry = lower.pods.get(namespace, key.name)
+    ours = entry if entry is not None and is_mirror(entry, world.owner) else None
     return _HeldByPod(ours, namespace, lower.secrets.select("pod", (namespace, key.name)))
 
 
@@ -128,7 +128,7 @@ def _pod_with_tokens(key: Key, held: _HeldByPod, lower: LowerWorld, world: World
         return None
     if held.pod is not None and held.pod.facts.upper_uid == upper.uid:
         return upper if not held.pod.facts.terminal and uses_tokens(held.pod.manifest(), upper.uid) else None
-    if not lives_below(upper, world.topology.exclude_namespaces):
+    if not needs_lower_pod(upper, world.topology.exclude_namespaces):
         return None
     is_taken = lower.foreign_pods.get(lower.namespace(key.namespace), key.name) is not None
     if is_taken or upper.facts.terminating or upper.facts.ran or not (lower.in_topology and has_node(lower, world)):
@@ -235,12 +235,12 @@ def _authority_of(world: World, namespace: str) -> str:
 
 
 def _keys_of_secret(lower: LowerWorld, secret: Entry) -> Iterator[Key]:
-    return _keys_below(lower, secret, secret.facts.token.pod)
+    return _keys_of_entry(lower, secret, secret.facts.token.pod)
 
 
-def _keys_below(lower: LowerWorld, entry: Entry, pod: str) -> Iterator[Key]:
+def _keys_of_entry(lower: LowerWorld, entry: Entry, pod: str) -> Iterator[Key]:
     """Yield the key that an object in a lower namespace belongs to, if that namespace is for an upper one."""
-    for namespace in lower.above(entry.namespace):
+    for namespace in lower.upper_namespaces_of(entry.namespace):
         yield key_of(lower.name, namespace, pod)
 
 
@@ -258,7 +258,7 @@ def _on_upper_pod(world: World, lower: str, delta: Delta) -> Iterator[Key]:
 def _on_lower_pod(world: World, lower: str, delta: Delta) -> Iterator[Key]:
     lower_world, entry = world.lowers[lower], delta.entry
     if _has_tokens(lower_world, entry.namespace, entry.name):
-        yield from _keys_below(lower_world, entry, entry.name)
+        yield from _keys_of_entry(lower_world, entry, entry.name)
 
 
 def _on_secret(world: World, lower: str, delta: Delta) -> Iterator[Key]:

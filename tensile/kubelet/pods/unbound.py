@@ -43,7 +43,7 @@ _ADVICE_ENABLE = "set webhook.enabled and recreate the pod, or set node.labels"
 _ADVICE_DOCTOR = "run `tensile doctor`, which checks the webhook, and recreate the pod, or set node.labels"
 
 
-def digest(raw: bytes) -> Transformed:
+def transform(raw: bytes) -> Transformed:
     """Transform a pod: keep its bytes, and whether the scheduler has found no node for it."""
     return Transformed(raw, _MARK in raw and unschedulable_condition(decoded(raw), (_UNSCHEDULABLE,)) is not None)
 
@@ -118,7 +118,7 @@ def _constrains_lower_nodes(spec: Manifest, world: World) -> bool:
     selector: dict[str, str] = spec.get("nodeSelector") or {}
     terms = (required_of(spec) or {}).get("nodeSelectorTerms") or ()
     by_label = any(not is_upper_only(key, [value], keys, nodes) for key, value in selector.items())
-    return by_label or any(split_term(term, keys, nodes).below for term in terms)
+    return by_label or any(split_term(term, keys, nodes).lower for term in terms)
 
 
 def _ref(meta: Manifest) -> Ref:

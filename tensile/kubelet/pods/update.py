@@ -38,7 +38,7 @@ _DEBUG = "ephemeralcontainers"
 _MAX_MESSAGE = 1024
 
 
-def changes_below(upper_pod: Manifest, lower_pod: Manifest, ref: Ref, context: LowerContext) -> list[Patched]:
+def lower_pod_updates(upper_pod: Manifest, lower_pod: Manifest, ref: Ref, context: LowerContext) -> list[Patched]:
     """Return the writes that update the lower pod (`ref`) to the upper pod's spec; [] without differences."""
     found = (
         ("", image_patch(upper_pod, lower_pod), "images or activeDeadlineSeconds differ from the upper pod's"),
@@ -63,12 +63,12 @@ def _fenced_patch(body: Manifest, lower_pod: Manifest) -> Patch:
 
 
 def changes_images(change: Patched) -> bool:
-    """Report whether a write of `changes_below` sends images, and with them the note of what was sent."""
+    """Report whether a write of `lower_pod_updates` sends images, and with them the note of what was sent."""
     return "metadata" in change.patch.body and "annotations" in change.patch.body["metadata"]
 
 
 def adds_containers(change: Patched) -> bool:
-    """Report whether a write of `changes_below` adds ephemeral containers, which may refer to further objects."""
+    """Report whether a write of `lower_pod_updates` adds ephemeral containers, which may refer to further objects."""
     return change.subresource == _DEBUG
 
 
@@ -232,7 +232,7 @@ def drift(upper_pod: Manifest, lower_pod: Manifest, context: LowerContext) -> st
     return ", ".join(one.description for one in lasting_changes(upper_pod, lower_pod, context))
 
 
-def changed_below(upper: PodView, drift: str, lower: str, now: datetime) -> Manifest:
+def lasting_change_condition(upper: PodView, drift: str, lower: str, now: datetime) -> Manifest:
     """Return the condition that reports such changes."""
     message = (
         f"another client changed the pod in lower cluster {lower}, and Kubernetes does not allow to revert it: {drift}"

@@ -332,10 +332,10 @@ class StatsCollector:
     async def _running_pods(self) -> list[RunningPod]:
         """Return the running pods; yield to the event loop at intervals, as there may be thousands."""
         found: list[RunningPod] = []
-        for count, (upper, below) in enumerate(self._pods.pairs()):
+        for count, (upper, lower_pod) in enumerate(self._pods.pairs()):
             if count % _PODS_PER_STEP == 0:
                 await asyncio.sleep(0)
-            found.append(running_pod(upper, below))
+            found.append(running_pod(upper, lower_pod))
         return found
 
     def _no_metrics_api(self) -> HTTPError:

@@ -83,7 +83,7 @@ _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 _POD_TERM = "podAffinityTerm"
 
 
-def digest(raw: bytes) -> Transformed:
+def transform(raw: bytes) -> Transformed:
     """Return the UID of the pod that a re-created pod replaces, "" if it does not say, for the cache.
 
     The pod's bytes are kept as well while it replaces a pod and waits for a node.

@@ -19,7 +19,7 @@ import orjson
 from tensile.kube.store import Entry
 from tensile.kubelet.node.status import is_reachable
 from tensile.kubelet.pods.conditions import conditions_of, unschedulable_condition
-from tensile.kubelet.pods.projection import lower_pod
+from tensile.kubelet.pods.projection import to_lower_pod
 from tensile.kubelet.pods.sync import placement
 from tensile.names import CLUSTER_SELECTOR
 from tensile.objects import Manifest, annotations, controller_of, deleted_at, metadata, moment_of
@@ -37,7 +37,7 @@ from tensile.policy.placement.placement import Placement as Verdict
 from tensile.policy.placement.snapshot import Pod, Snapshot, is_known, pod_of, snapshot_now, snapshot_of
 from tensile.reconcile.copies import bound, mirror_of, upper_of
 from tensile.reconcile.ownership import has_node
-from tensile.reconcile.pods.index import lives_below, mirrors
+from tensile.reconcile.pods.index import mirrors, needs_lower_pod
 from tensile.reconcile.world import Key, LowerWorld, World
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def waiting_since(pod: Manifest) -> datetime | None:
 
 
 def _should_run(upper: Entry, world: World) -> bool:
-    return not upper.facts.terminating and lives_below(upper, world.topology.exclude_namespaces)
+    return not upper.facts.terminating and needs_lower_pod(upper, world.topology.exclude_namespaces)
 
 
 class Targets:
@@ -193,7 +193,7 @@ class Targets:
         key = (lower.name, metadata(pod)["namespace"])
         if key not in self._contexts:
             self._contexts[key] = placement("", Key("pod", *key, ""), lower, self._world)
-        return pod_of(lower_pod(pod, self._contexts[key]))
+        return pod_of(to_lower_pod(pod, self._contexts[key]))
 
     def _snapshot(self, lower: LowerWorld) -> Snapshot:
         """Return a lower cluster with the pods on their way to it placed first, the oldest before the others."""
@@ -211,7 +211,7 @@ class Targets:
         world = self._world
         waiting: list[tuple[str, Pod]] = []
         for upper in lower.upper_pods:
-            if upper.facts.terminating or not lives_below(upper, world.topology.exclude_namespaces):
+            if upper.facts.terminating or not needs_lower_pod(upper, world.topology.exclude_namespaces):
                 continue
             lower_entry = mirror_of(upper, lower, world.owner)
             if lower_entry is not None and lower_entry.manifest()["spec"].get("nodeName"):
@@ -318,7 +318,7 @@ def _drained_pods(world: World) -> Iterator[InFlight]:
         if not is_being_drained(lower, world):
             continue
         for upper in lower.upper_pods:
-            is_present = upper.facts.terminating or lives_below(upper, world.topology.exclude_namespaces)
+            is_present = upper.facts.terminating or needs_lower_pod(upper, world.topology.exclude_namespaces)
             if not is_present or upper.facts.bare or drain_problem(upper) is not None:
                 continue
             pod = upper.manifest()

@@ -14,7 +14,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from tensile.kube.store import Cache, Delta, Entry, Listener
-from tensile.kubelet.pods.projection import lower_pod
+from tensile.kubelet.pods.projection import to_lower_pod
 from tensile.kubelet.pods.scheduling import LowerContext
 from tensile.kubelet.pods.sync import placement
 from tensile.objects import Manifest, labels, metadata
@@ -23,7 +23,7 @@ from tensile.policy.extender.node_cache import NodeCache, NodeFinder, PodName, k
 from tensile.policy.extender.victims import Residents, VirtualNodeView
 from tensile.policy.placement.placement import is_too_complex
 from tensile.policy.placement.snapshot import is_known, node_of, pod_of
-from tensile.reconcile.pods.index import is_daemon, lives_below, mirrors
+from tensile.reconcile.pods.index import is_daemon, mirrors, needs_lower_pod
 from tensile.reconcile.world import Key, LowerWorld, World
 
 if TYPE_CHECKING:
@@ -207,7 +207,7 @@ class ClusterTracker:
     def _is_ours(self, name: PodName) -> bool:
         """Report whether a resident is a pod that is mirrored."""
         upper = self._upper(name)
-        return upper is not None and lives_below(upper, self._world.topology.exclude_namespaces)
+        return upper is not None and needs_lower_pod(upper, self._world.topology.exclude_namespaces)
 
     def _upper(self, name: PodName) -> Entry | None:
         resident = self.residents.pods.get(name)
@@ -279,7 +279,7 @@ class ClusterTracker:
     def _record_without_reservation(self, name: PodName) -> None:
         """Record that a bound pod has no reservation."""
         namespace, pod = name
-        for upper_namespace in self.lower.above(namespace):
+        for upper_namespace in self.lower.upper_namespaces_of(namespace):
             upper = self.lower.upper_pods.get(upper_namespace, pod)
             if upper is not None:
                 self._without_reservation[name] = _BoundPod(upper)
@@ -287,7 +287,7 @@ class ClusterTracker:
 
 def _takes_room(upper: Entry, excluded: Collection[str] = ()) -> bool:
     """Report whether a pod takes room in the lower cluster; without `excluded`, under any topology."""
-    return lives_below(upper, excluded) and not upper.facts.terminating
+    return needs_lower_pod(upper, excluded) and not upper.facts.terminating
 
 
 def _compared_fields(node: "Node") -> tuple[object, ...]:
@@ -311,7 +311,7 @@ class PodProjector:
         namespace = metadata(upper_pod).get("namespace") or "default"
         if namespace in self._world.topology.exclude_namespaces or is_daemon(upper_pod):
             return None
-        return lower_pod(upper_pod, self.place(namespace))
+        return to_lower_pod(upper_pod, self.place(namespace))
 
     def place(self, namespace: str) -> LowerContext:
         """Return the context of a namespace's pods: the same object as long as pods would be projected equally."""

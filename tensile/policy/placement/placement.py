@@ -214,7 +214,7 @@ class ClusterSpace(NamedTuple):
     """One lower cluster: its virtual node's name, the pod in its lower form, and the cluster's snapshot."""
 
     node: str
-    below: Pod
+    pod: Pod
     ground: Snapshot
 
 
@@ -305,7 +305,7 @@ def spread_out(pod: Pod, upper: Snapshot, places: Mapping[str, ClusterSpace], st
     The snapshots are changed.
     """
     is_node_local = applied_checks(pod, upper) <= NODE_LOCAL
-    if is_node_local and all(applied_checks(place.below, place.ground) <= NODE_LOCAL for place in places.values()):
+    if is_node_local and all(applied_checks(place.pod, place.ground) <= NODE_LOCAL for place in places.values()):
         upper_placement = examine(pod, upper)
         return {name: _fill_cluster(pod, place, upper, upper_placement) for name, place in places.items()}
     return _fill_one_by_one(pod, upper, places, steps)
@@ -316,7 +316,7 @@ def _fill_cluster(pod: Pod, cluster: ClusterSpace, upper: Snapshot, upper_placem
     if cluster.node not in upper_placement.fitting:
         return ClusterShare({}, more=False, why=_upper_refusal_message(cluster.node, upper_placement))
     most = room(upper.nodes[cluster.node], pod)
-    found = fill(cluster.below, cluster.ground, most)
+    found = fill(cluster.pod, cluster.ground, most)
     return ClusterShare(found.counts, more=False, why=_VIRTUAL_NODE_FULL if found.more else found.rest.message)
 
 
@@ -344,7 +344,7 @@ def _place_one_more(
     wanted = replica(pod, number)
     for node in roomiest(wanted, upper):
         name = cluster_by_node.get(node.name)
-        found = put(replica(places[name].below, number), places[name].ground) if name else ""
+        found = put(replica(places[name].pod, number), places[name].ground) if name else ""
         if name and found:
             upper.add(wanted, node.name)
             counts[name][found] += 1
@@ -354,7 +354,7 @@ def _place_one_more(
 
 def _refusal_message(cluster: ClusterSpace, upper_placement: Placement, number: int) -> str:
     """Return why a lower cluster takes no more pods; the reasons of its own nodes come first."""
-    lower_placement = examine(replica(cluster.below, number), cluster.ground)
+    lower_placement = examine(replica(cluster.pod, number), cluster.ground)
     return _upper_refusal_message(cluster.node, upper_placement) if lower_placement.fits else lower_placement.message
 
 

@@ -427,12 +427,12 @@ def _attached(attachments: Iterable[Manifest], volumes: Mapping[str, Manifest]) 
     return found
 
 
-def digest_node(raw: bytes) -> Transformed:
+def transform_node(raw: bytes) -> Transformed:
     """Return for the cache what placement compares of a lower node: a `Node` without pods, which is not modified."""
     return Transformed(b"", node_of(orjson.loads(raw)))
 
 
-def digest_pod(raw: bytes) -> Transformed:
+def transform_pod(raw: bytes) -> Transformed:
     """Return for the cache what a lower pod takes of its node: a `Pod`, or None if it takes nothing."""
     pod: Manifest = orjson.loads(raw)
     takes_room = pod["spec"].get("nodeName") and (pod.get("status") or {}).get("phase") not in _TERMINAL_PHASES

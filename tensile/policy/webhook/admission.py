@@ -330,11 +330,11 @@ def merge_selectors(first: Manifest, second: Manifest) -> Manifest:
 def _split_terms(terms: _Terms, keys: Collection[str], nodes: Collection[str]) -> tuple[_Terms, _Terms]:
     """Return the terms that stay and the terms that move; an empty list requires nothing."""
     halves = [split_term(term, keys, nodes) for term in terms]
-    if all(half.below is None or not has_requirements(half.below) for half in halves):
+    if all(half.lower is None or not has_requirements(half.lower) for half in halves):
         return terms, []
-    relevant = [half for half in halves if half.above or has_requirements(half.below or {})]
-    upper_terms = [half.above for half in relevant if half.above is not None]
-    lower_terms = [half.below for half in relevant if half.below is not None]
+    relevant = [half for half in halves if half.upper or has_requirements(half.lower or {})]
+    upper_terms = [half.upper for half in relevant if half.upper is not None]
+    lower_terms = [half.lower for half in relevant if half.lower is not None]
     if not _are_combinable(relevant):
         lower_terms = [term for term in terms if has_requirements(term)]
     staying = upper_terms if len(upper_terms) == len(relevant) else []
@@ -344,7 +344,7 @@ def _split_terms(terms: _Terms, keys: Collection[str], nodes: Collection[str]) -
 def _are_combinable(halves: list[Split]) -> bool:
     """Report whether any upper half may be combined with any lower half: all halves of one side are equal."""
     first = halves[0]
-    return all(half.above == first.above for half in halves) or all(half.below == first.below for half in halves)
+    return all(half.upper == first.upper for half in halves) or all(half.lower == first.lower for half in halves)
 
 
 def _upper_affinity(spec: Manifest, terms: _Terms) -> Manifest | None:

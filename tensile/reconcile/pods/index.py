@@ -92,7 +92,7 @@ def view_of(pod: Manifest) -> PodView:
     return PodView(pod, pod.get("metadata") or {}, pod.get("spec") or {}, status, phase, conditions)
 
 
-def digest_above(raw: bytes) -> Transformed:
+def transform_upper_pod(raw: bytes) -> Transformed:
     """Keep an upper pod and its facts, without managedFields.
 
     So our marks never count on it, whoever wrote them: an upper pod is identified by its own UID alone.
@@ -102,7 +102,7 @@ def digest_above(raw: bytes) -> Transformed:
     return Transformed(packed(pod), facts_of(pod), pod)
 
 
-def digest_below(raw: bytes) -> Transformed:
+def transform_lower_pod(raw: bytes) -> Transformed:
     """Keep a lower pod and its facts, with the managedFields needed later.
 
     These are our metadata, and the metadata and spec of other writers, also if they resize it.
@@ -159,8 +159,8 @@ def differ(upper_pod: Entry | None, lower_pod: Entry | None) -> bool:
     """Report whether two pods have visible differences. False does not prove that they are equal."""
     if upper_pod is None or lower_pod is None:
         return True
-    above, below = upper_pod.facts, lower_pod.facts
-    return bool(above.shown != below.shown or (above.ready != below.ready and not above.gated))
+    upper, lower = upper_pod.facts, lower_pod.facts
+    return bool(upper.shown != lower.shown or (upper.ready != lower.ready and not upper.gated))
 
 
 def is_shown_alike(before: Entry, after: Entry) -> bool:
@@ -174,7 +174,7 @@ def _shared(found: frozenset[Reference]) -> frozenset[Reference]:
     return found
 
 
-def lives_below(upper_pod: Entry, excluded: Collection[str]) -> bool:
+def needs_lower_pod(upper_pod: Entry, excluded: Collection[str]) -> bool:
     """Report whether an upper pod needs a lower copy: not if it has ended, or is not mirrored at all.
 
     `excluded` are the namespaces whose pods are not mirrored.
@@ -195,7 +195,7 @@ def was_deleted(tombstone: Tombstone, upper_uid: str) -> bool:
     return tombstone.seen or bool(facts.terminating)
 
 
-def is_gone_below(upper: Entry, lower: LowerWorld) -> bool:
+def is_lower_pod_gone(upper: Entry, lower: LowerWorld) -> bool:
     """Report whether the lower copy of an upper pod is certainly deleted, if there ever was one.
 
     An empty name is no proof. The last deletion may have been that of an older pod's copy, and the watch may not have
@@ -240,8 +240,8 @@ def ours_by_reference(entry: Entry) -> Iterator[tuple[str, str, str]]:
     return by_reference(entry) if entry.facts.owner else iter(())
 
 
-INDEXES_ABOVE = {"namespace": by_namespace, "living": by_life, "reference": by_reference, "uid": by_uid}
-INDEXES_BELOW = {"namespace": ours_by_namespace, "reference": ours_by_reference}
+UPPER_INDEXES = {"namespace": by_namespace, "living": by_life, "reference": by_reference, "uid": by_uid}
+LOWER_INDEXES = {"namespace": ours_by_namespace, "reference": ours_by_reference}
 
 
 def is_mirror(lower_pod: Entry, owner: Owner) -> bool:

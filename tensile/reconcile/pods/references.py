@@ -11,7 +11,7 @@ from tensile.names import Owner
 from tensile.objects import CLAIM, CONFIG_MAP, SECRET, SERVICE_ACCOUNT, Manifest
 from tensile.reconcile.ownership import copy_metadata
 
-PUBLISHED_BELOW = frozenset({"kube-root-ca.crt", "openshift-service-ca.crt"})
+PUBLISHED_BY_LOWER = frozenset({"kube-root-ca.crt", "openshift-service-ca.crt"})
 """ConfigMaps that a cluster's own controllers keep in each namespace: lower pods use those of their cluster."""
 
 NEVER_COPIED = frozenset({"kubernetes.io/service-account-token", "bootstrap.kubernetes.io/token"})
@@ -95,7 +95,7 @@ def is_token_volume(volume: Manifest) -> bool:
         if sources == _USUAL:
             return True
         forms = [_form_of(source) for source in sources]
-        return len(forms) == len(set(forms)) and _ADMISSION <= set(forms) <= _ADMISSION | PUBLISHED_BELOW
+        return len(forms) == len(set(forms)) and _ADMISSION <= set(forms) <= _ADMISSION | PUBLISHED_BY_LOWER
     if name.startswith(_OLD_TOKEN_VOLUME) and volume.keys() == {"name", "secret"}:
         source = volume["secret"] or {}
         return source.keys() <= {"secretName", "defaultMode"} and source.get("secretName") == name
@@ -108,7 +108,7 @@ def _form_of(source: Manifest) -> str:
         case {"serviceAccountToken": {"path": "token", **rest}} if len(source) == 1:
             return "token" if rest.keys() <= {"expirationSeconds"} else ""
         case {"configMap": {"name": str(name), **rest}} if len(source) == 1:
-            return name if name in PUBLISHED_BELOW and rest.keys() <= {"items"} else ""
+            return name if name in PUBLISHED_BY_LOWER and rest.keys() <= {"items"} else ""
         case {"downwardAPI": {"items": [{"path": "namespace", "fieldRef": {"fieldPath": path}}]}} if len(source) == 1:
             return "namespace" if path == "metadata.namespace" else ""
     return ""
@@ -133,7 +133,7 @@ def copy_of(upper_object: Manifest, owner: Owner, namespace: str) -> Manifest:
 
 def _note(found: _Found, kind: str, name: str | None, *, optional: bool) -> None:
     """Add one reference."""
-    if name and not (kind == CONFIG_MAP.name and name in PUBLISHED_BELOW):
+    if name and not (kind == CONFIG_MAP.name and name in PUBLISHED_BY_LOWER):
         found[kind, name] = found.get((kind, name), True) and optional
 
 

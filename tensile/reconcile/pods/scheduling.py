@@ -51,8 +51,8 @@ _SECONDS = msgspec.Meta(ge=-(2**63), le=2**63 - 1)
 class Split(NamedTuple):
     """The two parts of a requirement or a term: for the upper scheduler and for the lower one, None for none."""
 
-    above: Manifest | None
-    below: Manifest | None
+    upper: Manifest | None
+    lower: Manifest | None
 
 
 def tolerations_for_upper(upper_pod: Manifest, taints: Iterable[Mapping[str, Any]] = ()) -> list[Manifest] | None:
@@ -103,8 +103,8 @@ def for_lower(tolerations: Iterable[Manifest], taints: Iterable[Mapping[str, Any
     Those of the virtual nodes' own taints are not, nor are the unlimited ones for a node that is not ready or
     unreachable. Admission in the lower cluster adds its own limits.
     """
-    above = tuple(taints)
-    return [kept for kept in tolerations if not _is_for_upper(kept, above)]
+    upper_taints = tuple(taints)
+    return [kept for kept in tolerations if not _is_for_upper(kept, upper_taints)]
 
 
 def subject(toleration: Mapping[str, Any]) -> tuple[str, ...]:
@@ -182,13 +182,13 @@ def split_term(term: Manifest, keys: Collection[str], nodes: Collection[str]) ->
     """
     if not has_requirements(term):
         return Split(None, term)
-    above, below = {}, {}
+    upper, lower = {}, {}
     for field in LISTS:
         parts = [split_requirement(one, keys, nodes) for one in term.get(field) or ()]
-        above[field] = [part.above for part in parts if part.above is not None]
-        below[field] = [part.below for part in parts if part.below is not None]
+        upper[field] = [part.upper for part in parts if part.upper is not None]
+        lower[field] = [part.lower for part in parts if part.lower is not None]
     rest = {field: value for field, value in term.items() if field not in LISTS}
-    return Split(_term(above, rest), _term(below, rest))
+    return Split(_term(upper, rest), _term(lower, rest))
 
 
 def has_requirements(term: Manifest) -> bool:

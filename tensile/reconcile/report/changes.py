@@ -437,9 +437,11 @@ def observed(world: World) -> ReadBefore:
     """Return a lookup in a world's caches. The world must not change while the dry run uses a copy of it."""
 
     def find(ref: Ref) -> Manifest | None:
-        above = ref.cluster == UPPER and ref.kind == POD
-        caches = [world.cache(ref.cluster, ref.kind, lower) for lower in (world.lowers if above else (ref.cluster,))]
-        caches += [world.upper.waiting] if above else []
+        is_upper_pod = ref.cluster == UPPER and ref.kind == POD
+        caches = [
+            world.cache(ref.cluster, ref.kind, lower) for lower in (world.lowers if is_upper_pod else (ref.cluster,))
+        ]
+        caches += [world.upper.waiting] if is_upper_pod else []
         entries = (cache.get(ref.namespace, ref.name) for cache in caches if cache is not None)
         return next((entry.manifest() for entry in entries if entry is not None and entry.raw), None)
 

@@ -62,7 +62,7 @@ _DECIDED = frozenset(
     }
 )
 """Problems that are found in each decision; any other is a cluster's answer to the last write."""
-_ABOVE_ONLY = (
+_UPPER_ONLY = (
     "pv.kubernetes.io/",
     "volume.kubernetes.io/",
     "volume.beta.kubernetes.io/",
@@ -90,7 +90,7 @@ def lower_claim(claim: Manifest, owner: Owner, namespace: str, storage_class: st
     if storage_class is not None:
         spec["storageClassName"] = storage_class
     meta = copy_metadata(claim, owner, namespace)
-    kept = {key: text for key, text in meta["annotations"].items() if not key.startswith(_ABOVE_ONLY) and key != LOWER}
+    kept = {key: text for key, text in meta["annotations"].items() if not key.startswith(_UPPER_ONLY) and key != LOWER}
     return {"apiVersion": CLAIM.api, "kind": CLAIM.name, "metadata": {**meta, "annotations": kept}, "spec": spec}
 
 
@@ -102,11 +102,11 @@ class ClaimRule:
     def watches(self) -> tuple[Watch, ...]:
         """Watch claims on both sides, volumes that say where they are, and pods that use them."""
         return (
-            Watch("upper.PersistentVolumeClaim", _above),
+            Watch("upper.PersistentVolumeClaim", _on_upper_claim),
             Watch("upper.PersistentVolume", _volume),
-            Watch("PersistentVolumeClaim", _below),
+            Watch("PersistentVolumeClaim", _on_lower_claim),
             Watch("upper_pods", _user, facts=("terminal", "references")),
-            Watch("pods", _user_below, facts=()),
+            Watch("pods", _on_lower_pod, facts=()),
             Watch("upper.nodes", when_node_appears(lambda world, lower_world: self.keys(world, lower_world.name))),
         )
 
@@ -117,7 +117,11 @@ class ClaimRule:
             return
         found = {(one.namespace, one.name) for one in world.upper.more[CLAIM].select("node", lower_world.node)}
         found |= {(one.namespace, one.name) for one in world.upper.more[CLAIM] if one.facts.chosen == lower}
-        found |= {(above, copy.name) for copy in lower_world.more[CLAIM] for above in lower_world.above(copy.namespace)}
+        found |= {
+            (namespace, copy.name)
+            for copy in lower_world.more[CLAIM]
+            for namespace in lower_world.upper_namespaces_of(copy.namespace)
+        }
         found |= {(pod.namespace, name) for pod in lower_world.upper_pods for name in _named(pod)}
         yield from sorted(key_of(lower, namespace, name) for namespace, name in found)
 
@@ -267,7 +271,7 @@ def _wanted(claim: Manifest, lower: LowerWorld, owner: Owner, *, grows: bool) ->
     """Return the copy as it should be; its size is updated once it is bound, as Kubernetes requires."""
     meta = claim["metadata"]
     ref = Ref(lower.name, CLAIM, lower.namespace(meta["namespace"]), meta["name"])
-    manifest = lower_claim(claim, owner, ref.namespace, claims.class_below(claim, lower))
+    manifest = lower_claim(claim, owner, ref.namespace, claims.lower_class(claim, lower))
     reason = f"its volume belongs in lower cluster {lower.name}"
     return Present(ref, manifest, reason, sections=_GROWING if grows else _SECTIONS)
 
@@ -412,7 +416,7 @@ def _named(pod: Entry | None) -> frozenset[str]:
     return frozenset(reference.name for reference in found if reference.kind == CLAIM.name)
 
 
-def _above(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+def _on_upper_claim(world: World, lower: str, delta: Delta) -> Iterator[Key]:
     """Yield an upper claim's key if this lower's node is chosen for it, or a copy or its pods are in this lower."""
     entry, lower_world = delta.entry, world.lowers[lower]
     chosen = any(one is not None and one.facts.selected == lower_world.node for one in delta)
@@ -426,11 +430,11 @@ def _volume(world: World, lower: str, delta: Delta) -> Iterator[Key]:
     for entry in delta:
         claim = world.upper.more[CLAIM].get(*entry.facts.claim) if entry is not None else None
         if claim is not None:
-            yield from _above(world, lower, Delta(None, claim))
+            yield from _on_upper_claim(world, lower, Delta(None, claim))
 
 
-def _below(world: World, lower: str, delta: Delta) -> Iterator[Key]:
-    for namespace in world.lowers[lower].above(delta.entry.namespace):
+def _on_lower_claim(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+    for namespace in world.lowers[lower].upper_namespaces_of(delta.entry.namespace):
         yield key_of(lower, namespace, delta.entry.name)
 
 
@@ -442,8 +446,8 @@ def _user(_world: World, lower: str, delta: Delta) -> Iterator[Key]:
     yield from (key_of(lower, delta.entry.namespace, name) for name in sorted(names))
 
 
-def _user_below(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+def _on_lower_pod(world: World, lower: str, delta: Delta) -> Iterator[Key]:
     """Yield the keys of a deleted lower pod's claims: it may have been the last that kept them."""
     if delta.after is None:
-        for namespace in world.lowers[lower].above(delta.entry.namespace):
+        for namespace in world.lowers[lower].upper_namespaces_of(delta.entry.namespace):
             yield from (key_of(lower, namespace, name) for name in sorted(_named(delta.entry)))

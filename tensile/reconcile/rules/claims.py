@@ -44,7 +44,7 @@ from tensile.objects import (
 from tensile.reconcile.desired import Absent, EmitEvent, Patched, Wanted
 from tensile.reconcile.diff import fence
 from tensile.reconcile.ownership import is_copy_of, marks_of, we_wrote
-from tensile.reconcile.pods.index import by_uid, lives_below
+from tensile.reconcile.pods.index import by_uid, needs_lower_pod
 from tensile.reconcile.world import LowerWorld, Problem, World
 from tensile.resources import parse
 
@@ -104,7 +104,7 @@ class ClaimHome(NamedTuple):
     problem: Problem | None = None
 
 
-def digest(raw: bytes) -> Transformed:
+def transform(raw: bytes) -> Transformed:
     """Transform a claim: its bytes and facts."""
     return Transformed(raw, facts_of(orjson.loads(raw)))
 
@@ -157,8 +157,10 @@ def is_enabled(lower: LowerWorld) -> bool:
 
 def is_listed(world: World, lower: LowerWorld) -> bool:
     """Report whether all that decisions about storage rest on has been listed."""
-    above, below = world.upper.more, lower.more
-    known = all(cache.synced for cache in (above[CLAIM], above[VOLUME], below[CLAIM], below[VOLUME]))
+    upper_caches, lower_caches = world.upper.more, lower.more
+    known = all(
+        cache.synced for cache in (upper_caches[CLAIM], upper_caches[VOLUME], lower_caches[CLAIM], lower_caches[VOLUME])
+    )
     return is_enabled(lower) and known and lower.settled
 
 
@@ -251,7 +253,7 @@ def users(lower: LowerWorld, claim: Entry, excluded: Iterable[str]) -> list[Entr
     """Return the pods bound to a lower's node that use an upper claim."""
     mentioned = lower.upper_pods.select("reference", (CLAIM.name, claim.namespace, claim.name))
     hidden = frozenset(excluded)
-    return [pod for pod in mentioned if lives_below(pod, hidden)]
+    return [pod for pod in mentioned if needs_lower_pod(pod, hidden)]
 
 
 def mapped(classes: Mapping[str, str], name: str) -> str:
@@ -259,7 +261,7 @@ def mapped(classes: Mapping[str, str], name: str) -> str:
     return classes.get(name, name)
 
 
-def class_below(claim: Manifest, lower: LowerWorld) -> str | None:
+def lower_class(claim: Manifest, lower: LowerWorld) -> str | None:
     """Return the lower name of a claim's storage class, None where it does not name one."""
     name = class_of(claim)
     return name if name is None else mapped(lower.spec.storage_classes, name)
@@ -356,9 +358,9 @@ def status_updates(claim: Manifest, copy: Entry | None, problem: Problem | None,
     claims to volumes; sizes and the conditions of resizing belong to who resizes, which is the lower cluster.
     """
     seen: Manifest = claim.get("status") or {}
-    below = copy.manifest() if copy is not None and copy.facts.bound else {}
-    fields = _sizes(seen, below.get("status") or {}) if seen.get("phase") == "Bound" and below else {}
-    conditions = _conditions(seen.get("conditions") or [], below.get("status"), problem, timestamp(now))
+    bound_copy = copy.manifest() if copy is not None and copy.facts.bound else {}
+    fields = _sizes(seen, bound_copy.get("status") or {}) if seen.get("phase") == "Bound" and bound_copy else {}
+    conditions = _conditions(seen.get("conditions") or [], bound_copy.get("status"), problem, timestamp(now))
     changed = {field: value or None for field, value in {**fields, "conditions": conditions}.items()}
     changed = {field: value for field, value in changed.items() if value != (seen.get(field) or None)}
     if not changed:
@@ -400,20 +402,22 @@ def pinned(claim: Manifest, node: str) -> tuple[Wanted, ...]:
     return (Patched(_ref(claim), Patch("json-patch", [*fence(uid(claim)), added]), reason, in_plan=True),)
 
 
-def _sizes(seen: Manifest, below: Manifest) -> dict[str, Any]:
+def _sizes(seen: Manifest, lower_status: Manifest) -> dict[str, Any]:
     """Return the fields with sizes; keys to remove from a map are null."""
     found: dict[str, Any] = {}
     for field in _COPIED:
-        old, new = seen.get(field) or {}, below.get(field) or {}
+        old, new = seen.get(field) or {}, lower_status.get(field) or {}
         if old != new:
             found[field] = new and {**dict.fromkeys(old), **new}
     return found
 
 
-def _conditions(seen: list[Manifest], below: Manifest | None, problem: Problem | None, now: str) -> list[Manifest]:
+def _conditions(
+    seen: list[Manifest], lower_status: Manifest | None, problem: Problem | None, now: str
+) -> list[Manifest]:
     """Return all conditions as they should be: the lower's on resizing, ours on problems, others' unchanged."""
-    kept = [one for one in seen if one["type"] != MIRRORED and (below is None or one["type"] not in _RESIZING)]
-    sizing = [one for one in (below or {}).get("conditions") or () if one["type"] in _RESIZING]
+    kept = [one for one in seen if one["type"] != MIRRORED and (lower_status is None or one["type"] not in _RESIZING)]
+    sizing = [one for one in (lower_status or {}).get("conditions") or () if one["type"] in _RESIZING]
     return _in_order(seen, [*kept, *sizing, *([_mirrored_condition(seen, problem, now)] if problem else [])])
 
 

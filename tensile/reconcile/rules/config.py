@@ -13,7 +13,7 @@ from itertools import islice
 from tensile.kube.store import Delta, Entry
 from tensile.names import NO_ORIGINAL, ProblemReason
 from tensile.objects import CONFIG_MAP, POD, SECRET, SERVICE_ACCOUNT, UPPER, Kind, Manifest, Ref
-from tensile.reconcile.copies import is_referenced_below, mirror_of
+from tensile.reconcile.copies import is_referenced_in_lower, mirror_of
 from tensile.reconcile.desired import Decision, EmitEvent, Present, Watch
 from tensile.reconcile.ownership import NAME_CONFLICT, has_node, is_copy
 from tensile.reconcile.pods.references import Reference, copy_of, never_copied
@@ -62,14 +62,14 @@ def missing(world: World, lower: LowerWorld, namespace: str, wanted: Iterable[Re
     found = {
         key_of(lower.name, namespace, reference.kind, reference.name)
         for reference in wanted
-        if reference.kind in KINDS and not _is_present_below(world, lower, namespace, reference)
+        if reference.kind in KINDS and not _is_in_lower(world, lower, namespace, reference)
     }
     return sorted(found)
 
 
-def _is_present_below(world: World, lower: LowerWorld, namespace: str, reference: Reference) -> bool:
+def _is_in_lower(world: World, lower: LowerWorld, namespace: str, reference: Reference) -> bool:
     kind = KINDS[reference.kind]
-    originals, copies = world.upper.cache(kind), lower.below(kind)
+    originals, copies = world.upper.cache(kind), lower.cache(kind)
     assert originals is not None
     assert copies is not None
     original, copy = originals.get(namespace, reference.name), copies.get(lower.namespace(namespace), reference.name)
@@ -94,7 +94,7 @@ def _need(pair: Pair) -> Need:
     if not service_accounts.known(pair.world, pair.lower) or pair.is_kept:
         return Need.KEPT
     accounts, namespace = _pulling(pair.ref.kind, pair.world, pair.key.namespace, pair.ref.name), pair.key.namespace
-    is_kept = any(is_referenced_below(pair.lower, SERVICE_ACCOUNT.name, namespace, account) for account in accounts)
+    is_kept = any(is_referenced_in_lower(pair.lower, SERVICE_ACCOUNT.name, namespace, account) for account in accounts)
     return Need.KEPT if is_kept else Need.NONE
 
 
@@ -147,10 +147,14 @@ def _missing(pair: Pair, need: Need) -> Decision:
 
 def _needed(pair: Pair, reason: str, message: str) -> Problem | None:
     """Return the problem with an object if some pod cannot start for it."""
-    above = pair.above
-    needed = Reference(above.kind.name, above.name, optional=False)
+    upper_ref = pair.upper_ref
+    needed = Reference(upper_ref.kind.name, upper_ref.name, optional=False)
     is_needed = any(needed in pod.facts.references for pod in pair.referring())
-    return Problem(reason, f"{above.kind.name} {above.namespace}/{above.name} {message}") if is_needed else None
+    return (
+        Problem(reason, f"{upper_ref.kind.name} {upper_ref.namespace}/{upper_ref.name} {message}")
+        if is_needed
+        else None
+    )
 
 
 def _hold(pair: Pair, decision: Decision) -> Decision:
@@ -215,8 +219,8 @@ def _running(pair: Pair) -> Iterator[Entry]:
     """Yield the upper pods whose lower pod refers to a name: it would read whatever is created there next."""
     mentions = {Reference(pair.ref.kind.name, pair.ref.name, optional) for optional in (False, True)}
     for pod in pair.referring():
-        below = mirror_of(pod, pair.lower, pair.world.owner)
-        if below is not None and mentions & below.facts.references:
+        lower_pod = mirror_of(pod, pair.lower, pair.world.owner)
+        if lower_pod is not None and mentions & lower_pod.facts.references:
             yield pod
 
 

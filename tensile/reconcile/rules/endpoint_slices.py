@@ -226,8 +226,8 @@ def _is_requested(pair: Pair) -> bool:
 def _problem_events(pair: Pair, source: SliceSource) -> Iterator[EmitEvent]:
     """Yield an event on the upper Service about what keeps its endpoints from the lower cluster."""
     if source.entry is not None:
-        above = Ref(UPPER, SERVICE, pair.key.namespace, source.service)
-        yield from problem_events(pair.key, pair.world, above, source.service_uid)
+        service_ref = Ref(UPPER, SERVICE, pair.key.namespace, source.service)
+        yield from problem_events(pair.key, pair.world, service_ref, source.service_uid)
 
 
 def _gone(pair: Pair) -> Decision:
@@ -260,9 +260,9 @@ def _of_service(world: World, lower: str, delta: Delta) -> Iterator[Key]:
     namespace = lower_world.upper_namespace(entry.namespace)
     if not namespace:
         return
-    above = world.upper.more[ENDPOINT_SLICE].select("service", (namespace, entry.name))
-    below = lower_world.more[ENDPOINT_SLICE].select("service", (entry.namespace, entry.name))
-    names = {one.name for one in (*above, *below)}
+    upper_slices = world.upper.more[ENDPOINT_SLICE].select("service", (namespace, entry.name))
+    lower_slices = lower_world.more[ENDPOINT_SLICE].select("service", (entry.namespace, entry.name))
+    names = {one.name for one in (*upper_slices, *lower_slices)}
     if entry.name == world.topology.services.upper_alias:
         names.add(entry.name)
     for name in sorted(names):
@@ -279,10 +279,10 @@ RULE = MirrorRule(
             missing=_present,
             unneeded=_UNHELD,
             concerns=services.concerns,
-            digest_above=upper_slice,
-            indexes_above={"namespace": by_namespace, "service": _by_service},
-            digest_below=lower_slice,
-            indexes_below={"service": _by_service},
+            transform_upper=upper_slice,
+            upper_indexes={"namespace": by_namespace, "service": _by_service},
+            transform_lower=lower_slice,
+            lower_indexes={"service": _by_service},
         ),
     ),
     controller="Service",

@@ -27,7 +27,7 @@ from tensile.objects import UPPER, Kind, Manifest, Ref
 from tensile.reconcile.copies import (
     changed_references,
     first_pod_namespace,
-    is_referenced_below,
+    is_referenced_in_lower,
     last_lower_pod_namespace,
     last_pod_namespace,
     may_be_created,
@@ -35,7 +35,7 @@ from tensile.reconcile.copies import (
     pods_referring_to,
 )
 from tensile.reconcile.desired import Absent, Decision, EmitEvent, MapKeys, Present, Watch, problem_events
-from tensile.reconcile.ownership import copy_metadata, digest_marks, has_node, is_copy, node_appears
+from tensile.reconcile.ownership import copy_metadata, has_node, is_copy, node_appears, transform_copy
 from tensile.reconcile.pods.references import Reference
 from tensile.reconcile.rules import namespaces
 from tensile.reconcile.world import Key, LowerWorld, World
@@ -69,14 +69,14 @@ class Pair(NamedTuple):
     world: World
 
     @property
-    def above(self) -> Ref:
+    def upper_ref(self) -> Ref:
         """The upper object."""
         return Ref(UPPER, self.ref.kind, self.key.namespace, self.ref.name)
 
     @property
     def is_kept(self) -> bool:
         """Whether a lower pod of ours refers to the copy by its name."""
-        return is_referenced_below(self.lower, self.ref.kind.name, self.key.namespace, self.ref.name)
+        return is_referenced_in_lower(self.lower, self.ref.kind.name, self.key.namespace, self.ref.name)
 
     def referring(self) -> Iterator[Entry]:
         """Yield the running or starting upper pods that refer to the object by its name."""
@@ -113,7 +113,7 @@ class Pair(NamedTuple):
     def report_problem(self, prefix: str = "") -> Iterator[EmitEvent]:
         """Yield an event on the original about the problem of the last attempt. `prefix` precedes the message."""
         if self.original is not None and self.key in self.world.problems:
-            yield from problem_events(self.key, self.world, self.above, self.original.uid, prefix)
+            yield from problem_events(self.key, self.world, self.upper_ref, self.original.uid, prefix)
 
 
 def follow_deletion(pair: Pair, _: Need = Need.KEPT, *, guarded: bool = False, reason: str = "") -> Decision:
@@ -135,12 +135,12 @@ class MirroredKind:
     """What is particular to one mirrored kind.
 
     `need` returns what needs an object. `present` returns the decision while upper pods need it, `kept` while only
-    lower pods do, and `missing` while it does not exist above. `unneeded` is the reason to delete a copy that nothing
-    needs. `concerns` reports whether a lower without a copy has to look at an original that changed.
+    lower pods do, and `missing` while it does not exist in the upper cluster. `unneeded` is the reason to delete a copy
+    that nothing needs. `concerns` reports whether a lower without a copy has to look at an original that changed.
 
     `on_original` and `on_copy` replace the keys for a change of one. `is_copy` reports whether a lower object of ours
-    is a copy at all. `digest_above`, `digest_below` and the indexes are those of the caches; the facts of lower objects
-    have `owner` and `upper_uid`. `cache` names the caches where they are fields of UpperWorld and LowerWorld.
+    is a copy at all. `transform_upper`, `transform_lower` and the indexes are those of the caches; the facts of lower
+    objects have `owner` and `upper_uid`. `cache` names the caches where they are fields of UpperWorld and LowerWorld.
     """
 
     kind: Kind
@@ -153,10 +153,10 @@ class MirroredKind:
     on_original: MapKeys | None = None
     on_copy: MapKeys | None = None
     is_copy: Callable[[Entry], bool] = lambda _: True
-    digest_above: Transform = keep_all
-    digest_below: Transform = digest_marks
-    indexes_above: Mapping[str, Index] = field(default_factory=dict)
-    indexes_below: Mapping[str, Index] = field(default_factory=dict)
+    transform_upper: Transform = keep_all
+    transform_lower: Transform = transform_copy
+    upper_indexes: Mapping[str, Index] = field(default_factory=dict)
+    lower_indexes: Mapping[str, Index] = field(default_factory=dict)
     cache: str = ""
 
 
@@ -194,7 +194,7 @@ class MirrorRule:
         lower_world = world.lowers[lower]
         found = set(self.users.used(world, lower_world))
         for one in self.kinds:
-            for copy in filter(one.is_copy, lower_world.below(one.kind) or ()):
+            for copy in filter(one.is_copy, lower_world.cache(one.kind) or ()):
                 found.update(self._on_copy(one.kind, world, lower, Delta(None, copy)))
         yield from sorted(found)
 
@@ -205,7 +205,7 @@ class MirrorRule:
         if len(self.kinds) > 1:
             first, _, name = key.name.partition("/")
             (one,) = [one for one in self.kinds if one.kind.name == first]
-        originals, copies = world.upper.cache(one.kind), lower.below(one.kind)
+        originals, copies = world.upper.cache(one.kind), lower.cache(one.kind)
         assert originals is not None
         assert copies is not None
         if not (originals.synced and copies.synced and self.is_known(world, lower)):
@@ -229,16 +229,16 @@ class MirrorRule:
 
     def _on_original(self, one: MirroredKind, world: World, lower: str, delta: Delta) -> tuple[Key, ...]:
         lower_world, entry = world.lowers[lower], delta.entry
-        copies = lower_world.below(one.kind)
+        copies = lower_world.cache(one.kind)
         assert copies is not None
-        is_below = copies.get(lower_world.namespace(entry.namespace), entry.name) is not None
-        if is_below or one.concerns(world, lower_world, one.kind, entry):
+        has_copy = copies.get(lower_world.namespace(entry.namespace), entry.name) is not None
+        if has_copy or one.concerns(world, lower_world, one.kind, entry):
             return (self.key_of(one.kind, lower, entry.namespace, entry.name),)
         return ()
 
     def _on_copy(self, kind: Kind, world: World, lower: str, delta: Delta) -> Iterator[Key]:
         copy = delta.entry
-        for namespace in world.lowers[lower].above(copy.namespace):
+        for namespace in world.lowers[lower].upper_namespaces_of(copy.namespace):
             yield self.key_of(kind, lower, namespace, copy.name)
 
 
@@ -265,19 +265,19 @@ def pods_referring(keys: Callable[[World, str, str, Iterable[Reference]], Iterab
         for pod in lower.upper_pods:
             yield from keys(world, lower.name, pod.namespace, pod.facts.references)
 
-    def above(world: World, lower: str, delta: Delta) -> Iterable[Key]:
+    def on_upper_pod(world: World, lower: str, delta: Delta) -> Iterable[Key]:
         changed = changed_references(delta, world.topology.exclude_namespaces)
         return keys(world, lower, delta.entry.namespace, changed) if changed else ()
 
-    def below(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+    def on_lower_pod(world: World, lower: str, delta: Delta) -> Iterator[Key]:
         changed = changed_references(delta)
-        for namespace in world.lowers[lower].above(delta.entry.namespace) if changed else ():
+        for namespace in world.lowers[lower].upper_namespaces_of(delta.entry.namespace) if changed else ():
             yield from keys(world, lower, namespace, changed)
 
     lives = ("terminal", "daemon", "references")
     watches = (
-        Watch("upper_pods", above, facts=lives),
-        Watch("pods", below, facts=("references",)),
+        Watch("upper_pods", on_upper_pod, facts=lives),
+        Watch("pods", on_lower_pod, facts=("references",)),
         Watch("upper.nodes", when_node_appears(used)),
     )
     return Users(used, watches)
@@ -316,5 +316,5 @@ def pods_of_namespace(
 
 def names_in(kind: Kind, world: World, lower: LowerWorld, namespace: str) -> set[str]:
     """Return the names of all objects of a kind in an upper namespace, on either side, by the index "namespace"."""
-    above = world.upper.more[kind].select("namespace", namespace)
-    return {one.name for one in (*above, *lower.more[kind].select("namespace", lower.namespace(namespace)))}
+    originals = world.upper.more[kind].select("namespace", namespace)
+    return {one.name for one in (*originals, *lower.more[kind].select("namespace", lower.namespace(namespace)))}

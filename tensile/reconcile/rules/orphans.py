@@ -58,8 +58,8 @@ class OrphanRule:
     def watches(self) -> tuple[Watch, ...]:
         """Watch upper objects that are deleted or created, and lower ones that appear without an upper one."""
         kinds = [one.kind for one in self.kinds]
-        above = (Watch(f"upper.{kind.name}", partial(self._above, kind), delay=_COLLECT) for kind in kinds)
-        return (*above, *(Watch(kind.name, partial(self._below, kind), delay=_COLLECT) for kind in kinds))
+        upper_watches = (Watch(f"upper.{kind.name}", partial(self._on_upper, kind), delay=_COLLECT) for kind in kinds)
+        return (*upper_watches, *(Watch(kind.name, partial(self._on_lower, kind), delay=_COLLECT) for kind in kinds))
 
     def keys(self, world: World, lower: str) -> Iterator[Key]:
         """Yield the lower's key."""
@@ -74,15 +74,15 @@ class OrphanRule:
         found.sort(key=lambda step: step.ref)
         return Decision(tuple(found))
 
-    def _above(self, kind: Kind, world: World, lower: str, delta: Delta) -> Iterator[Key]:
+    def _on_upper(self, kind: Kind, world: World, lower: str, delta: Delta) -> Iterator[Key]:
         entry, lower_world = delta.entry, world.lowers[lower]
-        is_below = lower_world.more[kind].get(lower_world.namespace(entry.namespace), entry.name) is not None
-        if is_below and (delta.before is None or delta.after is None):
+        has_copy = lower_world.more[kind].get(lower_world.namespace(entry.namespace), entry.name) is not None
+        if has_copy and (delta.before is None or delta.after is None):
             yield key_of(self.name, lower)
 
-    def _below(self, kind: Kind, world: World, lower: str, delta: Delta) -> Iterator[Key]:
+    def _on_lower(self, kind: Kind, world: World, lower: str, delta: Delta) -> Iterator[Key]:
         after, lower_world = delta.after, world.lowers[lower]
-        for namespace in lower_world.above(after.namespace) if after else ():
+        for namespace in lower_world.upper_namespaces_of(after.namespace) if after else ():
             if world.upper.more[kind].get(namespace, delta.entry.name) is None:
                 yield key_of(self.name, lower)
 
@@ -97,8 +97,8 @@ def _step(one: OrphanedKind, copy: Entry, lower: LowerWorld, world: World) -> It
     upper_name, made_for = (namespace, copy.name), copy.facts.upper_uid
     tombstone = originals.tombstone(*upper_name)
     if tombstone is None or not originals.is_deleted(*upper_name, made_for):
-        above = Ref(UPPER, one.kind, *upper_name)
-        yield VerifyAbsent(above, made_for, f"its lower {one.kind.name} still exists", requested=False)
+        upper_ref = Ref(UPPER, one.kind, *upper_name)
+        yield VerifyAbsent(upper_ref, made_for, f"its lower {one.kind.name} still exists", requested=False)
     elif not (tombstone.seen and tombstone.uid == made_for):
         yield Absent(
             Ref(lower.name, one.kind, copy.namespace, copy.name),
@@ -137,7 +137,7 @@ class NamespaceCleanupRule:
 
     def watches(self) -> tuple[Watch, ...]:
         """Watch namespaces on both sides, and objects whose deletion may leave a lower one empty."""
-        kinds = mirrored_kinds.watched_kinds(mirrored_kinds.FOLLOWS, above=False).values()
+        kinds = mirrored_kinds.watched_kinds(mirrored_kinds.FOLLOWS, is_upper=False).values()
         more = tuple(follow.kind.name for follow in kinds if follow.ours and follow.kind.namespaced)
         deletions = tuple(Watch(cache, _left, delay=_COLLECT, facts=()) for cache in (*_OURS, *more))
         namespaces = tuple(Watch(cache, _space, delay=_COLLECT) for cache in ("upper.namespaces", "namespaces"))
@@ -161,17 +161,17 @@ class NamespaceCleanupRule:
 
 def _is_needed(namespace: Entry, lower: LowerWorld, world: World) -> bool:
     """Report whether a namespace of ours has its upper namespace, and is named after it."""
-    name = namespace.facts.above or namespace.name
+    name = namespace.facts.upper_name or namespace.name
     return world.upper.namespaces.get("", name) is not None and lower.namespace(name) == namespace.name
 
 
 def _vacated(namespace: Entry, lower: LowerWorld, world: World) -> Absent | VerifyAbsent:
     """Return the deletion of a vacant namespace, or a quorum read if its upper one was not seen deleted."""
-    name, spaces = namespace.facts.above or namespace.name, world.upper.namespaces
+    name, spaces = namespace.facts.upper_name or namespace.name, world.upper.namespaces
     tombstone = spaces.tombstone("", name)
     if tombstone is None and spaces.get("", name) is None:
-        above = Ref(UPPER, NAMESPACE, "", name)
-        return VerifyAbsent(above, "", f"lower namespace {namespace.name} still exists", requested=False)
+        upper_ref = Ref(UPPER, NAMESPACE, "", name)
+        return VerifyAbsent(upper_ref, "", f"lower namespace {namespace.name} still exists", requested=False)
     return Absent(
         Ref(lower.name, NAMESPACE, "", namespace.name),
         namespace.uid,

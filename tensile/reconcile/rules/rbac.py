@@ -50,7 +50,7 @@ class BindingFacts(NamedTuple):
 _Accounts = tuple[tuple[str, str], ...]
 
 
-def digest(raw: bytes) -> Transformed:
+def transform(raw: bytes) -> Transformed:
     """Transform a RoleBinding: its bytes and facts. An account without a namespace is of that of the binding."""
     manifest = decoded(raw)
     role, own = manifest.get("roleRef") or {}, metadata(manifest).get("namespace", "")
@@ -82,15 +82,15 @@ def key_of(lower: str, namespace: str, kind: Kind, name: str) -> Key:
 
 def is_known(world: World, lower: LowerWorld) -> bool:
     """Report whether all that rights rest on is listed: an account that is not listed yet would seem to have none."""
-    above = (world.upper.more[kind] for kind in (ROLE, ROLE_BINDING))
-    below = (lower.more[kind] for kind in (ROLE, ROLE_BINDING, CLUSTER_ROLE))
-    is_listed = lower.settled and all(cache.synced for cache in (*above, *below))
+    upper_caches = (world.upper.more[kind] for kind in (ROLE, ROLE_BINDING))
+    lower_caches = (lower.more[kind] for kind in (ROLE, ROLE_BINDING, CLUSTER_ROLE))
+    is_listed = lower.settled and all(cache.synced for cache in (*upper_caches, *lower_caches))
     return is_listed and service_accounts.known(world, lower)
 
 
 def _need(pair: Pair) -> Need:
     """Return what has rights by a role or binding; while that is missing, the orphan rule decides."""
-    users = _users(pair.world, pair.lower, *pair.above[1:])
+    users = _users(pair.world, pair.lower, *pair.upper_ref[1:])
     if any(service_accounts.is_requested(pair.world, pair.lower, *account) for account in users):
         return Need.ASKED
     if pair.original is None or users or (pair.ref.kind == ROLE and _is_granted_yet(pair)):
@@ -135,11 +135,11 @@ def _present(pair: Pair, original: Entry) -> Decision:
     blocked = pair.obstacle()
     if blocked is not None:
         return blocked
-    users, ref, above = _users(pair.world, pair.lower, *pair.above[1:]), pair.ref, original.manifest()
+    users, ref, manifest = _users(pair.world, pair.lower, *pair.upper_ref[1:]), pair.ref, original.manifest()
     obstacle = _obstacle(pair, original) if ref.kind == ROLE_BINDING else None
     if obstacle is not None:
         return obstacle._replace(wanted=(*obstacle.wanted, *_refusal_events(pair, obstacle.problem, users)))
-    content = {"rules": above.get("rules") or []} if ref.kind == ROLE else _content(above, users, pair.lower)
+    content = {"rules": manifest.get("rules") or []} if ref.kind == ROLE else _content(manifest, users, pair.lower)
     reason = f"it grants permissions to pods on node {pair.lower.node}"
     wanted = pair.copied(original, content, reason, ("rules", "subjects"), independent=True)
     return Decision((wanted, *_refusal_events(pair, pair.world.problems.get(pair.key), users)))
@@ -167,8 +167,8 @@ def _obstacle(pair: Pair, binding: Entry) -> Decision | None:
         return Decision((Absent(ref, ours.uid, "its roleRef is different, and cannot be changed"),))
     if facts.kind == ROLE.name:
         role = lower.more[ROLE].get(ref.namespace, facts.role)
-        above = world.upper.more[ROLE].get(binding.namespace, facts.role)
-        if above is not None and is_copy_of(role, world.owner, above.uid):
+        upper_role = world.upper.more[ROLE].get(binding.namespace, facts.role)
+        if upper_role is not None and is_copy_of(role, world.owner, upper_role.uid):
             return None
         is_missing = is_missing_undeleted(world.upper.more[ROLE], binding.namespace, facts.role)
         if is_missing and role is not None and is_copy(role, world.owner):  # it may soon be back
@@ -178,7 +178,7 @@ def _obstacle(pair: Pair, binding: Entry) -> Decision | None:
             if ours is None
             else (Absent(ref, ours.uid, f"Role {facts.role} does not exist there, or has another owner"),)
         )
-        return Decision(left, () if above is None else (key_of(lower.name, binding.namespace, ROLE, facts.role),))
+        return Decision(left, () if upper_role is None else (key_of(lower.name, binding.namespace, ROLE, facts.role),))
     if lower.more[CLUSTER_ROLE].get("", facts.role) is not None:
         return None
     where = f"RoleBinding {binding.namespace}/{binding.name}"
@@ -196,10 +196,10 @@ def _refusal_events(pair: Pair, problem: Problem | None, users: _Accounts) -> It
     """Yield events about a refusal: on the upper object, and on some of the pods that lack the rights."""
     if problem is None or pair.original is None:
         return
-    above, lower = pair.above, pair.lower
-    what = f"{above.kind.name} {above.namespace}/{above.name}"
+    upper_ref, lower = pair.upper_ref, pair.lower
+    what = f"{upper_ref.kind.name} {upper_ref.namespace}/{upper_ref.name}"
     message = f"{what} is not mirrored to lower cluster {lower.name}: {problem.message}"
-    yield EmitEvent(above, pair.original.uid, problem.reason, message)
+    yield EmitEvent(upper_ref, pair.original.uid, problem.reason, message)
     for namespace, name in users:
         pods = lower.upper_pods.select("reference", (SERVICE_ACCOUNT.name, namespace, name))
         for pod in sorted(pods, key=lambda one: one.name)[:_MAX_PODS_WITH_EVENT]:
@@ -214,7 +214,7 @@ def _of_binding(lower: str, entry: Entry) -> Iterator[Key]:
 
 def _of_account(world: World, lower: LowerWorld, account: Entry) -> Iterator[Key]:
     """Yield the keys of the bindings and roles of an account, by its copy."""
-    for namespace in lower.above(account.namespace):
+    for namespace in lower.upper_namespaces_of(account.namespace):
         for entry in world.upper.more[ROLE_BINDING].select("account", (namespace, account.name)):
             yield from _of_binding(lower.name, entry)
 
@@ -233,18 +233,18 @@ def _binding(world: World, lower: str, delta: Delta) -> Iterator[Key]:
             yield from _of_binding(lower, entry)
 
 
-def _binding_below(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+def _on_lower_binding(world: World, lower: str, delta: Delta) -> Iterator[Key]:
     """Yield the key of a binding's copy, and on its deletion that of its role, which may have stayed for it."""
     lower_world, entry = world.lowers[lower], delta.entry
-    for namespace in lower_world.above(entry.namespace):
+    for namespace in lower_world.upper_namespaces_of(entry.namespace):
         yield key_of(lower, namespace, ROLE_BINDING, entry.name)
         if delta.after is None:
             yield key_of(lower, namespace, ROLE, entry.manifest()["roleRef"]["name"])
 
 
-def _role_below(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+def _on_lower_role(world: World, lower: str, delta: Delta) -> Iterator[Key]:
     """Yield the keys of a role's copy, and of the bindings that grant it: they come after it, and go with it."""
-    for namespace in world.lowers[lower].above(delta.entry.namespace):
+    for namespace in world.lowers[lower].upper_namespaces_of(delta.entry.namespace):
         yield key_of(lower, namespace, ROLE, delta.entry.name)
         if delta.before is None or delta.after is None:
             for one in world.upper.more[ROLE_BINDING].select("role", (ROLE.name, namespace, delta.entry.name)):
@@ -293,13 +293,13 @@ _right = partial(
 RULE = MirrorRule(
     name=NAME,
     kinds=(
-        _right(kind=ROLE, on_copy=_role_below),
+        _right(kind=ROLE, on_copy=_on_lower_role),
         _right(
             kind=ROLE_BINDING,
             on_original=_binding,
-            on_copy=_binding_below,
-            digest_above=digest,
-            indexes_above={"account": _by_account, "role": _by_role},
+            on_copy=_on_lower_binding,
+            transform_upper=transform,
+            upper_indexes={"account": _by_account, "role": _by_role},
         ),
     ),
     controller="RBAC",

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from tensile.kube.store import Entry, Transformed, decoded
 from tensile.names import ProblemReason
 from tensile.objects import SERVICE_ACCOUNT, Kind, Manifest
-from tensile.reconcile.copies import is_missing_undeleted, is_referenced_below, pods_referring_to
+from tensile.reconcile.copies import is_missing_undeleted, is_referenced_in_lower, pods_referring_to
 from tensile.reconcile.desired import Decision
 from tensile.reconcile.ownership import is_copy, is_copy_of
 from tensile.reconcile.pods.references import Reference
@@ -27,7 +27,7 @@ DEFAULT = "default"
 _CONTENT = ("imagePullSecrets", "automountServiceAccountToken")
 
 
-def digest(raw: bytes) -> Transformed:
+def transform(raw: bytes) -> Transformed:
     """Transform an account: its bytes and the names of its pull secrets. Most have none, and are not decoded."""
     if b"imagePullSecrets" not in raw:
         return Transformed(raw, ())
@@ -61,9 +61,9 @@ def missing(world: World, lower: LowerWorld, namespace: str, wanted: Iterable[Re
 
 def copied(world: World, lower: LowerWorld, namespace: str, name: str) -> Entry | None:
     """Return the copy of an account, None where there is none of the present upper account."""
-    above = world.upper.more[SERVICE_ACCOUNT].get(namespace, name)
+    upper_account = world.upper.more[SERVICE_ACCOUNT].get(namespace, name)
     copy = lower.more[SERVICE_ACCOUNT].get(lower.namespace(namespace), name)
-    return copy if above is not None and is_copy_of(copy, world.owner, above.uid) else None
+    return copy if upper_account is not None and is_copy_of(copy, world.owner, upper_account.uid) else None
 
 
 def usable_copy(world: World, lower: LowerWorld, namespace: str, name: str) -> Entry | None:
@@ -83,9 +83,11 @@ def pulling(world: World, namespace: str, secret: str) -> list[str]:
 def secrets_of(world: World, namespace: str, wanted: Iterable[Reference]) -> Iterator[str]:
     """Yield the names of the pull secrets of the accounts among what a pod refers to."""
     for one in wanted:
-        above = world.upper.more[SERVICE_ACCOUNT].get(namespace, one.name) if one.kind == SERVICE_ACCOUNT.name else None
-        if above is not None and one.name != DEFAULT:
-            yield from above.facts
+        upper_account = (
+            world.upper.more[SERVICE_ACCOUNT].get(namespace, one.name) if one.kind == SERVICE_ACCOUNT.name else None
+        )
+        if upper_account is not None and one.name != DEFAULT:
+            yield from upper_account.facts
 
 
 def pods_using(world: World, lower: LowerWorld, namespace: str, name: str) -> Iterator[Entry]:
@@ -101,7 +103,7 @@ def is_requested(world: World, lower: LowerWorld, namespace: str, name: str) -> 
 
 def is_used(world: World, lower: LowerWorld, namespace: str, name: str) -> bool:
     """Report whether an upper pod needs the copy of an account, or a lower pod of ours keeps it."""
-    return is_requested(world, lower, namespace, name) or is_referenced_below(
+    return is_requested(world, lower, namespace, name) or is_referenced_in_lower(
         lower, SERVICE_ACCOUNT.name, namespace, name
     )
 
@@ -123,11 +125,11 @@ def _present(pair: Pair, original: Entry) -> Decision:
     obstacle = pair.obstacle(pair.referring())
     if obstacle is not None:
         return obstacle
-    above = original.manifest()
-    pulls = _pulls(above)
+    account = original.manifest()
+    pulls = _pulls(account)
     known = {one.get("name") for one in pulls}
     pulls += [one for one in _others(pair) if one.get("name") not in known]
-    content: Manifest = {"automountServiceAccountToken": above.get("automountServiceAccountToken", True)}
+    content: Manifest = {"automountServiceAccountToken": account.get("automountServiceAccountToken", True)}
     content |= {"imagePullSecrets": pulls} if pulls else {}
     return Decision((pair.copied(original, content, f"pods on node {pair.lower.node} use it", _CONTENT),))
 
@@ -171,8 +173,8 @@ RULE = MirrorRule(
             missing=_missing,
             unneeded="no pod uses it any more",
             concerns=_concerns,
-            digest_above=digest,
-            indexes_above={"pull secret": _by_pull_secret},
+            transform_upper=transform,
+            upper_indexes={"pull secret": _by_pull_secret},
         ),
     ),
     controller="ServiceAccount",

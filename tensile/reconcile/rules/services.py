@@ -98,9 +98,9 @@ def kept_metadata(found: Manifest, given: Manifest) -> Manifest:
 
 def is_known(world: World, lower: LowerWorld) -> bool:
     """Report whether everything that decides about Services has been listed."""
-    above, below = world.upper.more, lower.more
-    is_listed = above[SERVICE].synced and above[ENDPOINT_SLICE].synced
-    return is_listed and below[SERVICE].synced and below[ENDPOINT_SLICE].synced and lower.settled
+    upper_caches, lower_caches = world.upper.more, lower.more
+    is_listed = upper_caches[SERVICE].synced and upper_caches[ENDPOINT_SLICE].synced
+    return is_listed and lower_caches[SERVICE].synced and lower_caches[ENDPOINT_SLICE].synced and lower.settled
 
 
 def is_exposed(lower: LowerWorld, namespace: str, world: World) -> bool:
@@ -124,8 +124,10 @@ def is_served(lower: LowerWorld, namespace: str, world: World) -> bool:
 
 def served(lower: LowerWorld, world: World) -> Iterator[str]:
     """Yield the upper namespaces whose Services belong in a lower, or stay there, in order."""
-    below = (name for namespace in lower.pods.values("namespace") for name in lower.above(str(namespace)))
-    found = {KUBE_SYSTEM, *map(str, lower.upper_pods.values("living")), *below}
+    lower_names = (
+        name for namespace in lower.pods.values("namespace") for name in lower.upper_namespaces_of(str(namespace))
+    )
+    found = {KUBE_SYSTEM, *map(str, lower.upper_pods.values("living")), *lower_names}
     yield from sorted(name for name in found if is_served(lower, name, world))
 
 
@@ -174,10 +176,10 @@ def _present(pair: Pair, _: Entry | None = None) -> Decision:
 def _wanted(pair: Pair) -> Manifest | None:
     """Return the Service as it should be in the lower cluster, None where there should be none."""
     world, namespace, name = pair.world, pair.key.namespace, pair.ref.name
-    above = original(world, namespace, name)
-    if above is not None:
+    upper_entry = original(world, namespace, name)
+    if upper_entry is not None:
         families = frozenset[str]().union(*(node.facts.families for node in pair.lower.nodes))
-        return lower_service(above.manifest(), world.owner, pair.ref.namespace, families)
+        return lower_service(upper_entry.manifest(), world.owner, pair.ref.namespace, families)
     if world.upper_server is None or not is_alias(world, namespace, name):
         return None
     return alias_service(world.upper_server, name, world.owner, pair.ref.namespace)
@@ -186,7 +188,7 @@ def _wanted(pair: Pair) -> Manifest | None:
 def _kept(pair: Pair, _: Entry | None = None) -> Decision:
     """Return the lower Service that only lower pods need, kept up to date but never created again.
 
-    It goes with its original: one that was created in its place above is another Service, and has no copy.
+    It goes with its original: one that was created in its place is another Service, and has no copy.
     """
     manifest, copy, owner = _wanted(pair), pair.copy, pair.world.owner
     if manifest is None or copy is None:
@@ -336,9 +338,9 @@ RULE = MirrorRule(
             missing=_missing,
             unneeded="no pod of its namespace is in this cluster any more",
             concerns=concerns,
-            digest_above=upper_service,
-            indexes_above={"namespace": by_namespace},
-            indexes_below={"namespace": by_namespace},
+            transform_upper=upper_service,
+            upper_indexes={"namespace": by_namespace},
+            lower_indexes={"namespace": by_namespace},
         ),
     ),
     controller="Service",

@@ -83,7 +83,7 @@ def claim_uid_of(name: str) -> str:
     return name.removeprefix(_PREFIX)
 
 
-def digest(raw: bytes) -> Transformed:
+def transform(raw: bytes) -> Transformed:
     """Transform a volume of the upper cluster: its bytes and facts."""
     volume: Manifest = orjson.loads(raw)
     spec, notes, marks = volume.get("spec") or {}, annotations(volume), marks_of(volume)
@@ -102,7 +102,7 @@ def digest(raw: bytes) -> Transformed:
     return Transformed(raw, facts)
 
 
-def digest_below(raw: bytes) -> Transformed:
+def transform_lower(raw: bytes) -> Transformed:
     """Transform a volume of a lower cluster to the facts that are reported upwards; it is never ours to change."""
     spec = orjson.loads(raw).get("spec") or {}
     holder = (spec.get("claimRef") or {}).get("uid", "")
@@ -125,16 +125,16 @@ def _by_lower_claim(entry: Entry) -> Iterator[str]:
 
 
 INDEXES = {"claim": _by_claim, "lower_claim": _by_lower_claim}
-INDEXES_BELOW = {"claim": _by_claim}
+LOWER_INDEXES = {"claim": _by_claim}
 
 
-def below(lower: LowerWorld, claim: Entry | None) -> Entry | None:
+def lower_volume(lower: LowerWorld, claim: Entry | None) -> Entry | None:
     """Return the lower volume that a lower claim is bound to, None when there is none."""
     found = lower.more[VOLUME].select("claim", claim.uid) if claim is not None and claim.facts.bound else ()
     return found[0] if found else None
 
 
-def facts_below(copy: Entry | None, volume: Entry | None) -> dict[str, str]:
+def lower_volume_annotations(copy: Entry | None, volume: Entry | None) -> dict[str, str]:
     """Return the annotations with the lower claim, and the volume that it has."""
     found = {LOWER_CLAIM_UID: copy.uid} if copy is not None else {}
     if volume is not None:
@@ -155,10 +155,10 @@ class VolumeRule:
     def watches(self) -> tuple[Watch, ...]:
         """Watch volumes and claims on both sides, and the node, without which nothing is created."""
         return (
-            Watch("upper.PersistentVolumeClaim", _claim_above),
-            Watch("upper.PersistentVolume", _above),
-            Watch("PersistentVolumeClaim", _claim_below),
-            Watch("PersistentVolume", _below),
+            Watch("upper.PersistentVolumeClaim", _on_upper_claim),
+            Watch("upper.PersistentVolume", _on_upper_volume),
+            Watch("PersistentVolumeClaim", _on_lower_claim),
+            Watch("PersistentVolume", _on_lower_volume),
             Watch("upper.nodes", when_node_appears(lambda world, lower_world: self.keys(world, lower_world.name))),
         )
 
@@ -206,7 +206,7 @@ def _new(key: Key, foreign: Entry | None, lower: LowerWorld, world: World) -> De
         return Decision()
     if copy is None and not claim.facts.passing:
         return Decision(depends_on=(claim_rule.key_of(lower.name, claim.namespace, claim.name),))
-    if not is_selected(claim) and below(lower, copy) is None:
+    if not is_selected(claim) and lower_volume(lower, copy) is None:
         return Decision()
     events = problem_events(key, world, Ref(UPPER, CLAIM, claim.namespace, claim.name), claim.uid)
     return Decision((*events, _placeholder(claim, copy, lower, world)))
@@ -233,11 +233,11 @@ def _placeholder(claim: Entry, copy: Entry | None, lower: LowerWorld, world: Wor
 
     It has the size of the lower claim, else the requested one.
     """
-    manifest, volume = claim.manifest(), below(lower, copy)
+    manifest, volume = claim.manifest(), lower_volume(lower, copy)
     meta, spec = metadata(manifest), manifest["spec"]
     kept = {field: spec[field] for field in ("accessModes", "volumeMode", "volumeAttributesClassName") if field in spec}
     node_requirement = {"key": HOSTNAME, "operator": "In", "values": [lower.node]}
-    notes = {LOWER: lower.name, PROVISIONED_BY: PROVISIONER, **facts_below(copy, volume)}
+    notes = {LOWER: lower.name, PROVISIONED_BY: PROVISIONER, **lower_volume_annotations(copy, volume)}
     made = {
         "apiVersion": VOLUME.api,
         "kind": VOLUME.name,
@@ -248,7 +248,7 @@ def _placeholder(claim: Entry, copy: Entry | None, lower: LowerWorld, world: Wor
         },
         "spec": {
             **kept,
-            "capacity": {"storage": _size_below(copy) or spec["resources"]["requests"]["storage"]},
+            "capacity": {"storage": _size_of_lower_claim(copy) or spec["resources"]["requests"]["storage"]},
             "storageClassName": class_of(manifest) or "",
             "persistentVolumeReclaimPolicy": _policy(claim, volume, world),
             "claimRef": {
@@ -283,8 +283,8 @@ def _kept(volume: Entry, lower: LowerWorld) -> Decision:
     if copy is None:
         return Decision()
     manifest = volume.manifest()
-    size = _size_below(copy)
-    notes = {**manifest["metadata"]["annotations"], **facts_below(copy, below(lower, copy))}
+    size = _size_of_lower_claim(copy)
+    notes = {**manifest["metadata"]["annotations"], **lower_volume_annotations(copy, lower_volume(lower, copy))}
     wanted: Manifest = {
         "metadata": {"name": volume.name, "labels": labels(manifest), "annotations": notes},
         "spec": {"capacity": {"storage": size} if size else manifest["spec"]["capacity"]},
@@ -327,14 +327,14 @@ def _delete_data(volume: Entry, deletion: Absent, lower: LowerWorld, world: Worl
     return Decision() if facts.terminating else Decision((deletion,))
 
 
-def _size_below(copy: Entry | None) -> str:
+def _size_of_lower_claim(copy: Entry | None) -> str:
     """Return the size of a lower claim that has its volume, else ""."""
     if copy is None or not copy.facts.bound:
         return ""
     return str((copy.manifest()["status"].get("capacity") or {}).get("storage", ""))
 
 
-def _claim_above(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+def _on_upper_claim(world: World, lower: str, delta: Delta) -> Iterator[Key]:
     """Yield a claim's placeholders if this lower's node is chosen for it, or its copy or volume is in this lower."""
     lower_world, entry = world.lowers[lower], delta.entry
     chosen = any(one is not None and one.facts.selected == lower_world.node for one in delta)
@@ -345,19 +345,19 @@ def _claim_above(world: World, lower: str, delta: Delta) -> Iterator[Key]:
             yield key_of(lower, volume.name)
 
 
-def _above(_world: World, lower: str, delta: Delta) -> Iterator[Key]:
+def _on_upper_volume(_world: World, lower: str, delta: Delta) -> Iterator[Key]:
     if delta.entry.facts.lower == lower:
         yield key_of(lower, delta.entry.name)
 
 
-def _claim_below(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+def _on_lower_claim(world: World, lower: str, delta: Delta) -> Iterator[Key]:
     """Yield the placeholders that name a lower claim, and the one that it does not have yet."""
     yield from _placeholder_keys(world, lower, delta.entry.uid)
     if is_copy(delta.entry, world.owner):
         yield key_of(lower, name_of(delta.entry.facts.upper_uid))
 
 
-def _below(world: World, lower: str, delta: Delta) -> Iterator[Key]:
+def _on_lower_volume(world: World, lower: str, delta: Delta) -> Iterator[Key]:
     """Yield the placeholders of the claim that has a lower volume, and the one that this claim does not have yet."""
     holder = delta.entry.facts.claim_uid
     yield from _placeholder_keys(world, lower, holder)

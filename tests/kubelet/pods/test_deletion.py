@@ -11,7 +11,7 @@ from tensile.kube.store import Cache, Entry
 from tensile.kubelet.pods.deletion import has_run, last_known_status
 from tensile.objects import POD, UPPER, Manifest, Ref
 from tensile.reconcile.desired import Absent, Patched
-from tensile.reconcile.pods.index import digest_below
+from tensile.reconcile.pods.index import transform_lower_pod
 from tensile.reconcile.world import LowerWorld
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
@@ -82,7 +82,7 @@ def departing(*pods: Manifest, remembers: int = 1) -> tuple[Entry, LowerWorld]:
     """Return the entry of an upper pod, and a lower in which these lower pods of its name were removed."""
     here = world()
     lower_world = here.lowers[A]
-    lower_world.pods = Cache(digest_below, remembers=remembers)
+    lower_world.pods = Cache(transform_lower_pod, remembers=remembers)
     for pod in pods:
         put(lower_world.pods, pod)
         drop(lower_world.pods, "web")

@@ -12,7 +12,7 @@ from podkit import NOW, OWNER
 from podviewkit import ending, lost, pending_because, unreachable, upper_status
 from sitekit import Manifest, Refused, Site, phase_of
 
-from tensile.kubelet.pods.projection import lower_pod
+from tensile.kubelet.pods.projection import to_lower_pod
 from tensile.kubelet.pods.scheduling import LowerContext
 from tensile.kubelet.pods.update import ephemeral_patch, image_patch, resize_patch, toleration_patch
 from tensile.reconcile.pods.scheduling import tolerations_for_upper
@@ -53,7 +53,7 @@ class HandMadeNode:
 
     async def mirrored(self, upper_pod: Manifest) -> Manifest:
         """Create its lower pod, and return it when it runs."""
-        made = await self.lower.create(PODS, lower_pod(upper_pod, self.place))
+        made = await self.lower.create(PODS, to_lower_pod(upper_pod, self.place))
         path = f"{PODS}/{made['metadata']['name']}"
         return await self.lower.until(path, lambda found: phase_of(found) == "Running")
 
@@ -317,7 +317,7 @@ async def test_resource_claims_are_mirrored_as_references(ground: HandMadeNode) 
     claim = {"name": "gpu", "resourceClaimName": "absent"}
     container = {"name": "main", "image": "a", "resources": {"claims": [{"name": "gpu"}]}}
     upper = await ground.bound("claiming", {"resourceClaims": [claim], "containers": [container]})
-    made = await ground.lower.create(PODS, lower_pod(upper, ground.place))
+    made = await ground.lower.create(PODS, to_lower_pod(upper, ground.place))
     assert made["spec"]["resourceClaims"] == [claim]
     assert made["spec"]["containers"][0]["resources"] == container["resources"]
 
@@ -325,7 +325,7 @@ async def test_resource_claims_are_mirrored_as_references(ground: HandMadeNode) 
 async def test_the_lower_schedulers_reason_is_reported(ground: HandMadeNode) -> None:
     """It has a condition of its own beside the upper scheduler's PodScheduled."""
     upper = await ground.bound("homeless", {"nodeSelector": {"disk": "none"}})
-    await ground.lower.create(PODS, lower_pod(upper, ground.place))
+    await ground.lower.create(PODS, to_lower_pod(upper, ground.place))
     lower = await ground.lower.until(f"{PODS}/homeless", lambda found: bool(found["status"].get("conditions")))
     stored = await ground.written(upper, upper_status(upper, lower, generation=1))
     told = {one["type"]: one for one in stored["status"]["conditions"]}

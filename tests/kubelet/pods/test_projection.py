@@ -9,20 +9,20 @@ from hypothesis import strategies as st
 from podkit import OWNER, place, pod
 from worldkit import token_volume
 
-from tensile.kubelet.pods.projection import image_digest, lower_pod, mutable_metadata, notes
+from tensile.kubelet.pods.projection import image_digest, mutable_metadata, notes, to_lower_pod
 from tensile.names import OWNER as OWNER_LABEL
 from tensile.names import OWNER_NAME, SAFE_TO_EVICT, UPPER_UID, WRITTEN_IMAGES, WRITTEN_KEYS
 
 
 def test_a_lower_pod_has_the_upper_name_in_the_lower_namespace() -> None:
     """The name is kept, and the namespace is the mapped one."""
-    meta = lower_pod(pod(), place(namespace="demo-default"))["metadata"]
+    meta = to_lower_pod(pod(), place(namespace="demo-default"))["metadata"]
     assert (meta["name"], meta["namespace"]) == ("web", "demo-default")
 
 
 def test_a_lower_pod_can_be_created() -> None:
     """It has its kind and a spec, and no status, even if the upper pod comes from a list."""
-    made = lower_pod(pod(status={"phase": "Running"}), place())
+    made = to_lower_pod(pod(status={"phase": "Running"}), place())
     assert (made["apiVersion"], made["kind"]) == ("v1", "Pod")
     assert set(made) == {"apiVersion", "kind", "metadata", "spec"}
 
@@ -30,7 +30,7 @@ def test_a_lower_pod_can_be_created() -> None:
 def test_a_lower_pod_is_controlled_by_its_namespace() -> None:
     """The lower Namespace is its only owner, so no lower controller adopts the pod."""
     upper = pod(ownerReferences=[{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "rs"}])
-    owners = lower_pod(upper, place(namespace_uid="the-uid"))["metadata"]["ownerReferences"]
+    owners = to_lower_pod(upper, place(namespace_uid="the-uid"))["metadata"]["ownerReferences"]
     assert owners == [
         {"apiVersion": "v1", "kind": "Namespace", "name": "default", "uid": "the-uid", "controller": True}
     ]
@@ -115,32 +115,32 @@ def test_a_recreatable_lower_pod_is_safe_to_evict_for_a_cluster_autoscaler(
     """As with its own controller: not with data on the node, and the pod's own annotation has precedence."""
     volumes = {"volumes": [{"name": "v", **volume}]} if volume else {}
     upper = pod(volumes, ownerReferences=owners, annotations={SAFE_TO_EVICT: said} if said else {})
-    assert lower_pod(upper, place())["metadata"]["annotations"].get(SAFE_TO_EVICT) == expected
+    assert to_lower_pod(upper, place())["metadata"]["annotations"].get(SAFE_TO_EVICT) == expected
 
 
 def test_mutable_metadata_equals_that_of_the_projection() -> None:
     """Drift is computed from it, without the cost of the whole projection."""
     upper = pod(labels={"a": "1"}, annotations={"n": "m"})
-    assert lower_pod(upper, place())["metadata"].items() >= mutable_metadata(upper, place()).items()
+    assert to_lower_pod(upper, place())["metadata"].items() >= mutable_metadata(upper, place()).items()
 
 
 def test_a_priority_class_is_not_copied() -> None:
     """Class, priority and preemption policy are dropped, so the lower's own pods are never preempted."""
     upper = pod({"priorityClassName": "gold", "priority": 7, "preemptionPolicy": "Never"})
-    assert lower_pod(upper, place())["spec"].keys().isdisjoint({"priorityClassName", "priority", "preemptionPolicy"})
+    assert to_lower_pod(upper, place())["spec"].keys().isdisjoint({"priorityClassName", "priority", "preemptionPolicy"})
 
 
 def test_a_runtime_class_is_copied() -> None:
     """A missing class is rejected by the lower with a clear message, which is better than another sandbox."""
     upper = pod({"runtimeClassName": "kata", "overhead": {"cpu": "1"}})
-    assert lower_pod(upper, place())["spec"]["runtimeClassName"] == "kata"
-    assert "runtimeClassName" not in lower_pod(pod(), place())["spec"]
+    assert to_lower_pod(upper, place())["spec"]["runtimeClassName"] == "kata"
+    assert "runtimeClassName" not in to_lower_pod(pod(), place())["spec"]
 
 
 def test_the_scheduler_name_is_not_copied() -> None:
     """With an unknown scheduler the lower pod would be Pending without a message."""
     upper = pod({"schedulerName": "custom"})
-    assert lower_pod(upper, place())["spec"]["schedulerName"] == "default-scheduler"
+    assert to_lower_pod(upper, place())["spec"]["schedulerName"] == "default-scheduler"
 
 
 def test_constraints_that_are_empty_after_filtering_are_absent() -> None:
@@ -154,12 +154,12 @@ def test_constraints_that_are_empty_after_filtering_are_absent() -> None:
         "tolerations": [{"key": "virtual-kubelet.io/provider", "operator": "Exists"}],
     }
     taint = {"key": "virtual-kubelet.io/provider", "value": "k8s", "effect": "NoSchedule"}
-    assert lower_pod(pod(gone), place(taints=(taint,)))["spec"].keys().isdisjoint(gone)
+    assert to_lower_pod(pod(gone), place(taints=(taint,)))["spec"].keys().isdisjoint(gone)
 
 
 def test_constraints_on_lower_nodes_are_copied() -> None:
     """The lower spec contains what is left after filtering."""
-    assert lower_pod(pod({"nodeSelector": {"type": "x", "disk": "ssd"}}), place())["spec"]["nodeSelector"] == {
+    assert to_lower_pod(pod({"nodeSelector": {"type": "x", "disk": "ssd"}}), place())["spec"]["nodeSelector"] == {
         "disk": "ssd"
     }
 
@@ -223,7 +223,7 @@ def test_the_projection_does_not_modify_the_upper_pod() -> None:
     """The upper pod belongs to the cache."""
     upper = everything()
     before = copy.deepcopy(upper)
-    lower_pod(upper, place(ignore_labels=frozenset({"a"})))
+    to_lower_pod(upper, place(ignore_labels=frozenset({"a"})))
     notes(upper)
     assert upper == before
 
@@ -231,14 +231,14 @@ def test_the_projection_does_not_modify_the_upper_pod() -> None:
 def test_unchanged_parts_are_shared_and_not_copied() -> None:
     """Copies of containers would be expensive with ten thousand pods."""
     upper = pod({"volumes": [{"name": "data", "emptyDir": {}}]})
-    spec = lower_pod(upper, place())["spec"]
+    spec = to_lower_pod(upper, place())["spec"]
     assert spec["containers"] is upper["spec"]["containers"]
     assert spec["volumes"] is upper["spec"]["volumes"]
 
 
 def test_the_projection_is_deterministic() -> None:
     """The same pod and place yield the same bytes, without randomness, clock or set order."""
-    first, second = (json.dumps(lower_pod(everything(), place())) for _ in range(2))
+    first, second = (json.dumps(to_lower_pod(everything(), place())) for _ in range(2))
     assert first == second
 
 
@@ -252,5 +252,5 @@ JSON = st.recursive(
 @given(st.dictionaries(st.text(min_size=1).filter(lambda key: key[0] == "x"), JSON, max_size=4))
 def test_unknown_fields_of_any_form_are_copied(unknown: dict) -> None:
     """Fields without a verdict arrive in the lower pod unchanged."""
-    spec = lower_pod(pod(unknown), place())["spec"]
+    spec = to_lower_pod(pod(unknown), place())["spec"]
     assert {field: spec[field] for field in unknown} == unknown

@@ -5,7 +5,7 @@ from copy import deepcopy
 from podkit import place, pod
 from worldkit import token_volume
 
-from tensile.kubelet.pods.projection import lower_pod, with_lower_classes
+from tensile.kubelet.pods.projection import to_lower_pod, with_lower_classes
 from tensile.objects import Manifest
 
 MAPPED = place(storage_classes={"goes": "disk"})
@@ -24,7 +24,7 @@ def test_the_storage_class_of_a_template_is_mapped() -> None:
     claimed = {"name": "data", "persistentVolumeClaim": {"claimName": "data"}}
     given = pod({"volumes": [claimed, ephemeral()]})
     before = deepcopy(given)
-    assert lower_pod(given, MAPPED)["spec"]["volumes"] == [claimed, ephemeral(storage_class="disk")]
+    assert to_lower_pod(given, MAPPED)["spec"]["volumes"] == [claimed, ephemeral(storage_class="disk")]
     assert given == before
 
 
@@ -38,5 +38,5 @@ def test_an_unmapped_storage_class_keeps_its_name() -> None:
 def test_the_token_volume_is_removed_with_ephemeral_volumes_present() -> None:
     """Both rewritings process the same list of volumes."""
     token = token_volume()
-    found = lower_pod(pod({"volumes": [token, ephemeral()]}), MAPPED)["spec"]["volumes"]
+    found = to_lower_pod(pod({"volumes": [token, ephemeral()]}), MAPPED)["spec"]["volumes"]
     assert found == [ephemeral(storage_class="disk")]

@@ -4,7 +4,7 @@ import pytest
 from podkit import place, pod
 from worldkit import token_volume
 
-from tensile.kubelet.pods.projection import lower_pod
+from tensile.kubelet.pods.projection import to_lower_pod
 from tensile.kubelet.pods.service_account import uses_tokens, with_address, without_token
 from tensile.reconcile.world import UpperServer
 
@@ -29,14 +29,14 @@ def with_token() -> dict:
 
 def test_without_identity_a_pod_uses_the_default_account_without_a_token() -> None:
     """Both fields of the account's name are `default`, and no token is mounted automatically."""
-    spec = lower_pod(with_token(), place())["spec"]
+    spec = to_lower_pod(with_token(), place())["spec"]
     assert (spec["serviceAccountName"], spec["serviceAccount"]) == ("default", "default")
     assert spec["automountServiceAccountToken"] is False
 
 
 def test_without_identity_the_token_volume_and_its_mounts_are_removed() -> None:
     """A mount without its volume is rejected, so all containers lose it; other mounts are kept."""
-    spec = lower_pod(with_token(), place())["spec"]
+    spec = to_lower_pod(with_token(), place())["spec"]
     assert spec["volumes"] == [DATA]
     assert spec["containers"] == [{"name": "main", "volumeMounts": [DATA_MOUNT]}, {"name": "plain"}]
     assert spec["initContainers"] == [{"name": "init"}]
@@ -57,7 +57,7 @@ def test_a_spec_without_a_token_needs_no_change() -> None:
 def test_without_identity_a_users_volume_loses_its_tokens() -> None:
     """The lower kubelet would project tokens of the lower's default account; the rest of the volume is kept."""
     own = {"name": "own", "projected": {"sources": [{"serviceAccountToken": {"path": "t"}}, {"secret": {"name": "s"}}]}}
-    spec = lower_pod(pod({"volumes": [own]}), place())["spec"]
+    spec = to_lower_pod(pod({"volumes": [own]}), place())["spec"]
     assert spec["volumes"] == [{"name": "own", "projected": {"sources": [{"secret": {"name": "s"}}]}}]
 
 
@@ -65,17 +65,17 @@ def test_without_identity_a_users_volume_loses_its_certificates() -> None:
     """Certificates identify the pod as tokens do; with the identity `lower` or `upper` they are kept."""
     certificate = {"podCertificate": {"signerName": "example.com/s", "keyType": "ED25519"}}
     own = {"name": "own", "projected": {"sources": [certificate, {"secret": {"name": "s"}}]}}
-    assert lower_pod(pod({"volumes": [own]}), place())["spec"]["volumes"] == [
+    assert to_lower_pod(pod({"volumes": [own]}), place())["spec"]["volumes"] == [
         {"name": "own", "projected": {"sources": [{"secret": {"name": "s"}}]}}
     ]
     for identity in ("lower", "upper"):
-        assert lower_pod(pod({"volumes": [own]}), place(identity=identity))["spec"]["volumes"] == [own]
+        assert to_lower_pod(pod({"volumes": [own]}), place(identity=identity))["spec"]["volumes"] == [own]
 
 
 def test_with_identity_lower_account_volume_and_mounts_are_kept() -> None:
     """Account, token volume and mounts are copied, so that the lower's admission adds none of its own."""
     upper = with_token()
-    spec = lower_pod(upper, place(identity="lower"))["spec"]
+    spec = to_lower_pod(upper, place(identity="lower"))["spec"]
     for field in ("serviceAccountName", "serviceAccount", "volumes", "containers", "initContainers"):
         assert spec[field] == upper["spec"][field]
     assert "automountServiceAccountToken" not in spec
@@ -84,7 +84,7 @@ def test_with_identity_lower_account_volume_and_mounts_are_kept() -> None:
 def test_with_identity_lower_a_pod_without_a_token_gets_none() -> None:
     """The lower account may mount tokens by default, so mounting is disabled explicitly."""
     upper = pod({"serviceAccountName": "default", "volumes": [DATA]})
-    assert lower_pod(upper, place(identity="lower"))["spec"]["automountServiceAccountToken"] is False
+    assert to_lower_pod(upper, place(identity="lower"))["spec"]["automountServiceAccountToken"] is False
 
 
 def test_with_identity_lower_a_legacy_token_volume_is_left_to_admission() -> None:
@@ -92,7 +92,7 @@ def test_with_identity_lower_a_legacy_token_volume_is_left_to_admission() -> Non
     volume = {"name": "default-token-7x2", "secret": {"secretName": "default-token-7x2"}}
     mount = {**TOKEN_MOUNT, "name": "default-token-7x2"}
     upper = pod({"volumes": [DATA, volume], "containers": [{"name": "main", "volumeMounts": [mount]}]})
-    spec = lower_pod(upper, place(identity="lower"))["spec"]
+    spec = to_lower_pod(upper, place(identity="lower"))["spec"]
     assert (spec["volumes"], spec["containers"]) == ([DATA], [{"name": "main"}])
     assert "automountServiceAccountToken" not in spec
 
@@ -108,7 +108,7 @@ ADDRESS = [
 def test_with_identity_upper_tokens_come_from_a_secret() -> None:
     """Volume and files keep their names, so the mounts are unchanged, and lower admission adds nothing."""
     upper = with_token()
-    spec = lower_pod(upper, AWAY)["spec"]
+    spec = to_lower_pod(upper, AWAY)["spec"]
     sources = [
         {"secret": {"name": "upper-token-uid-1", "items": [{"key": name, "path": name}]}}
         for name in ("token", "ca.crt", "namespace")
@@ -123,7 +123,7 @@ def test_with_identity_upper_every_container_has_the_address_of_the_upper() -> N
     """It precedes the container's own variables, which may refer to it."""
     upper = with_token()
     upper["spec"]["containers"][0]["env"] = [{"name": "MINE", "value": "$(KUBERNETES_SERVICE_HOST)"}]
-    spec = lower_pod(upper, AWAY)["spec"]
+    spec = to_lower_pod(upper, AWAY)["spec"]
     assert spec["containers"][0]["env"] == [*ADDRESS, {"name": "MINE", "value": "$(KUBERNETES_SERVICE_HOST)"}]
     assert spec["containers"][1]["env"] == spec["initContainers"][0]["env"] == ADDRESS
 
@@ -143,7 +143,7 @@ def test_without_an_address_a_container_is_unchanged() -> None:
 def test_with_identity_upper_a_pod_without_a_token_gets_neither_token_nor_address() -> None:
     """It keeps its service account, and automatic mounting is disabled."""
     upper = pod({"serviceAccountName": "robot", "volumes": [DATA]})
-    spec = lower_pod(upper, AWAY)["spec"]
+    spec = to_lower_pod(upper, AWAY)["spec"]
     assert (spec["volumes"], spec["containers"]) == ([DATA], upper["spec"]["containers"])
     assert (spec["serviceAccountName"], spec["automountServiceAccountToken"]) == ("robot", False)
 
@@ -152,22 +152,22 @@ def test_with_identity_upper_a_pod_without_a_token_gets_neither_token_nor_addres
 def test_the_projection_does_not_modify_the_upper_pod(identity: str) -> None:
     """The pod is shared with other parts of the engine."""
     upper = with_token()
-    lower_pod(upper, place(identity=identity, upper_server=AWAY.upper_server))
+    to_lower_pod(upper, place(identity=identity, upper_server=AWAY.upper_server))
     assert upper == with_token()
 
 
 def test_uses_tokens_is_true_only_for_the_lower_pods_own_upper_pod() -> None:
     """A lower pod without tokens of the upper cluster, or of another upper pod, does not count."""
-    assert uses_tokens(lower_pod(with_token(), AWAY), "uid-1")
-    assert not uses_tokens(lower_pod(with_token(), AWAY), "uid-2")
-    assert not uses_tokens(lower_pod(with_token(), place(identity="lower")), "uid-1")
+    assert uses_tokens(to_lower_pod(with_token(), AWAY), "uid-1")
+    assert not uses_tokens(to_lower_pod(with_token(), AWAY), "uid-2")
+    assert not uses_tokens(to_lower_pod(with_token(), place(identity="lower")), "uid-1")
     assert not uses_tokens({"spec": {}}, "uid-1")
 
 
 def test_a_users_volume_with_the_name_of_a_token_volume_is_kept() -> None:
     """Only volumes of the kind that admission adds are removed, so an emptyDir keeps its mounts."""
     own = {"name": "kube-api-access-mine", "emptyDir": {}}
-    spec = lower_pod(pod({"volumes": [own], "containers": [{"name": "m", "volumeMounts": [own]}]}), place())["spec"]
+    spec = to_lower_pod(pod({"volumes": [own], "containers": [{"name": "m", "volumeMounts": [own]}]}), place())["spec"]
     assert spec["volumes"] == [own]
     assert spec["containers"][0]["volumeMounts"] == [own]
 
@@ -175,4 +175,4 @@ def test_a_users_volume_with_the_name_of_a_token_volume_is_kept() -> None:
 def test_the_token_volume_of_older_clusters_is_removed_too() -> None:
     """Before Kubernetes 1.21 the token was a Secret volume, and that Secret is never copied."""
     old = {"name": "default-token-abc12", "secret": {"secretName": "default-token-abc12"}}
-    assert lower_pod(pod({"volumes": [old]}), place())["spec"]["volumes"] == []
+    assert to_lower_pod(pod({"volumes": [old]}), place())["spec"]["volumes"] == []

@@ -10,7 +10,7 @@ from tensile.kube.store import Transformed
 from tensile.kubelet.pods.service_account import (
     ProjectedToken,
     TokenFacts,
-    digest,
+    transform,
     entry_of,
     has_token,
     projected_tokens,
@@ -155,7 +155,7 @@ def stored(name: str, **notes: str) -> bytes:
 def test_a_token_secret_is_recognized_by_its_name_and_annotations() -> None:
     """The annotations name its pod, and its bytes are kept."""
     raw = stored(SECRET, **{UPPER_UID: "uid-1", TOKEN_POD: "web"})
-    assert digest(raw) == Transformed(raw, Marks(token=TokenFacts("web", "uid-1"))), "by another hand, so nobody's"
+    assert transform(raw) == Transformed(raw, Marks(token=TokenFacts("web", "uid-1"))), "by another hand, so nobody's"
 
 
 @pytest.mark.parametrize(
@@ -171,4 +171,4 @@ def test_a_token_secret_is_recognized_by_its_name_and_annotations() -> None:
 )
 def test_a_copied_secret_is_no_token_secret(raw: bytes) -> None:
     """This includes the copy of a token Secret that another engine keeps in our upper cluster."""
-    assert digest(raw).facts == Marks()
+    assert transform(raw).facts == Marks()

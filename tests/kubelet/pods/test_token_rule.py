@@ -28,7 +28,7 @@ from worldkit import (
 )
 
 from tensile.kube.store import Delta, Entry, changed_facts
-from tensile.kubelet.pods.projection import lower_pod
+from tensile.kubelet.pods.projection import to_lower_pod
 from tensile.kubelet.pods.scheduling import LowerContext
 from tensile.kubelet.pods.service_account import secret_name
 from tensile.kubelet.pods.token_rule import TokenRule, key_of, missing
@@ -91,7 +91,7 @@ def running(here: World, **status: Any) -> Entry:
     upper = upper_pod(spec=SPEC)
     place = LowerContext(OWNER_HERE, A, "default", "below-default", identity="upper")
     made = twin(upper, status)
-    return put(here.lowers[A].pods, {**made, "spec": lower_pod(upper, place)["spec"]})
+    return put(here.lowers[A].pods, {**made, "spec": to_lower_pod(upper, place)["spec"]})
 
 
 def decide(here: World) -> Decision:

@@ -6,7 +6,7 @@ import pytest
 from podkit import place, pod
 from worldkit import token_volume
 
-from tensile.kubelet.pods.projection import image_digest, lower_pod
+from tensile.kubelet.pods.projection import image_digest, to_lower_pod
 from tensile.kubelet.pods.service_account import secret_name
 from tensile.kubelet.pods.update import ephemeral_patch, image_patch, resize_patch, toleration_patch
 from tensile.names import FIELD_MANAGER, WRITTEN_IMAGES
@@ -21,7 +21,7 @@ DEFAULTS = [
 
 def stored(spec: dict[str, Any], **added: Any) -> dict[str, Any]:
     """Return the lower pod of an upper pod with this spec, as the lower apiserver stores it after admission."""
-    made = lower_pod(pod(spec), PLACE)
+    made = to_lower_pod(pod(spec), PLACE)
     return {**made, "spec": {**made["spec"], "nodeName": "worker-1", "priority": 0, **added}}
 
 

@@ -4,7 +4,7 @@ from copy import deepcopy
 from typing import Any
 
 import pytest
-from podviewkit import changed_below
+from podviewkit import lasting_change_condition
 from podviewkit import sync_pod as sync
 from worldkit import NOW, OWNER_HERE, A, put, twin, upper_pod, world
 
@@ -89,7 +89,7 @@ def test_an_irreversible_change_is_reported_by_the_sync_condition_and_one_event(
     assert isinstance(written, Patched)
     assert isinstance(told, EmitEvent)
     said = next(one for one in written.patch.body["status"]["conditions"] if one["type"] == SYNCED)
-    assert said == changed_below(upper, "activeDeadlineSeconds is 60", A, NOW)
+    assert said == lasting_change_condition(upper, "activeDeadlineSeconds is 60", A, NOW)
     assert (said["status"], said["reason"], told.reason) == ("False", MODIFIED_IN_LOWER, MODIFIED_IN_LOWER)
     assert told.message == said["message"]
     assert "another client changed the pod in lower cluster lower-a" in said["message"]

@@ -7,8 +7,8 @@ from podkit import place, pod, said
 from podviewkit import sync_condition
 from worldkit import NOW
 
-from tensile.kubelet.pods.projection import lower_pod
-from tensile.kubelet.pods.update import adds_containers, changes_below, changes_images
+from tensile.kubelet.pods.projection import to_lower_pod
+from tensile.kubelet.pods.update import adds_containers, changes_images, lower_pod_updates
 from tensile.names import SYNCED
 from tensile.objects import POD, Manifest, Ref
 from tensile.reconcile.desired import Patched
@@ -30,9 +30,9 @@ def changed(*what: str) -> list[Patched]:
     spec: dict[str, Any] = {}
     for one in what:
         spec |= NEW[one]
-    made = lower_pod(pod(), place())
+    made = to_lower_pod(pod(), place())
     below = {**made, "metadata": {**made["metadata"], "uid": "below-1", "resourceVersion": "7"}}
-    return changes_below(pod(spec), below, REF, place())
+    return lower_pod_updates(pod(spec), below, REF, place())
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from properties import examples
 from worldkit import A, put, upper_pod, world, written
 
 from tensile.kube.store import Entry
-from tensile.kubelet.pods.projection import lower_pod
+from tensile.kubelet.pods.projection import to_lower_pod
 from tensile.kubelet.pods.scheduling import LowerContext
 from tensile.names import OWNER, REPLACES, UPPER_UID, WITHDRAWN
 from tensile.objects import SECRET, UPPER, Manifest, Ref, annotations, labels
@@ -195,7 +195,7 @@ def test_every_pod_that_is_read_from_a_backup_can_be_processed(data: Any) -> Non
     ground = Targets(here)
     ground.others(upper, here.lowers[A].node, frozenset())
     ground.others(upper, "", frozenset())
-    assert orjson.dumps(lower_pod(found.pod, place()))
+    assert orjson.dumps(to_lower_pod(found.pod, place()))
     assert successor_of(found.pod, ["vk"])
     assert isinstance(uses_claims(found.pod), bool)
 

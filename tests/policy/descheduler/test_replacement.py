@@ -11,7 +11,7 @@ from worldkit import put, token_volume, upper_pod
 from tensile.objects import Manifest, annotations, labels, metadata, timestamp
 from tensile.policy.descheduler.replacement import (
     avoided_nodes,
-    digest,
+    transform,
     successor_of,
     without_avoided_nodes,
     without_expired_avoidance,
@@ -189,5 +189,5 @@ def test_digest_keeps_the_content_only_of_unbound_re_created_pods() -> None:
         ({"metadata": meta, "spec": {}}, True),
     ):
         raw = orjson.dumps(pod)
-        assert digest(raw) == (raw if is_whole else b"", "u", None)
-    assert digest(b'{"metadata": {"name": "x"}}') == (b"", "", None)
+        assert transform(raw) == (raw if is_whole else b"", "u", None)
+    assert transform(b'{"metadata": {"name": "x"}}') == (b"", "", None)

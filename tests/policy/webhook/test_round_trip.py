@@ -112,8 +112,8 @@ def accepts(spec: Manifest, virtual: str, real: str) -> bool:
 def _holds(term: Manifest, virtual: str, real: str) -> bool:
     """Report whether a term holds, each requirement on its side; a name to avoid is avoided on both sides."""
     halves = split_term(term, KEYS, NODES)
-    above = {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [halves.above]}}}} if halves.above else {}
-    lower = {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [halves.below]}}}} if halves.below else {}
+    above = {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [halves.upper]}}}} if halves.upper else {}
+    lower = {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [halves.lower]}}}} if halves.lower else {}
     return meets(above, virtual, VIRTUAL[virtual]) and meets(lower, real, REAL[real])
 
 

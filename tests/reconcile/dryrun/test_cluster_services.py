@@ -9,7 +9,7 @@ from worldkit import OWNER_HERE
 from tensile.objects import ENDPOINT_SLICE, SERVICE, Manifest
 from tensile.reconcile.apply import _is_gone
 from tensile.reconcile.diff import changes
-from tensile.reconcile.ownership import digest_marks
+from tensile.reconcile.ownership import transform_copy
 from tensile.reconcile.rules.endpoint_slices import lower_slice, marked_slice, shared, upper_slice
 from tensile.reconcile.rules.services import lower_service as service_below
 from tensile.reconcile.rules.services import sections
@@ -46,7 +46,7 @@ async def test_a_created_service_needs_no_change(ground: ClusterUnderTest, upper
     stored = await put(ground, upper)
     wanted = service_below(upper, OWNER_HERE, ground.namespace, ())
     assert changes(wanted, stored, sections(wanted)) == []
-    facts = digest_marks(await ground.cluster.read(ground.at("web", SERVICE))).facts
+    facts = transform_copy(await ground.cluster.read(ground.at("web", SERVICE))).facts
     assert (facts.owner, facts.upper_uid) == (OWNER_HERE.mark, "Service-web")
 
 

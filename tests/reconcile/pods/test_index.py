@@ -11,7 +11,7 @@ from worldkit import OWNER_HERE, A, put, referring, twin, upper_pod, world
 from tensile.kube.store import packed
 from tensile.names import FIELD_MANAGER
 from tensile.objects import Manifest
-from tensile.reconcile.pods.index import digest_above, digest_below, facts_of, lives_below
+from tensile.reconcile.pods.index import facts_of, needs_lower_pod, transform_lower_pod, transform_upper_pod
 from tensile.reconcile.pods.references import Reference
 
 
@@ -27,7 +27,7 @@ def _target(reason: str, status: str) -> Manifest:
 def test_a_digest_has_the_pods_bytes_and_its_facts() -> None:
     """The bytes are only decoded again by code that needs more than the facts."""
     raw = orjson.dumps(upper_pod())
-    for digest in (digest_above, digest_below):
+    for digest in (transform_upper_pod, transform_lower_pod):
         kept = digest(raw)
         assert kept.raw == raw
         assert kept.facts == facts_of(upper_pod())
@@ -35,7 +35,7 @@ def test_a_digest_has_the_pods_bytes_and_its_facts() -> None:
 
 def test_a_cached_pod_uses_little_more_memory_than_its_bytes() -> None:
     """Ten thousand pods are cached, so none may keep a work buffer alive."""
-    kept = digest_below(orjson.dumps(upper_pod(annotations={"note": "x" * 3000})))
+    kept = transform_lower_pod(orjson.dumps(upper_pod(annotations={"note": "x" * 3000})))
     tracemalloc.start()
     before, _ = tracemalloc.get_traced_memory()
     again = [packed(orjson.loads(kept.raw)) for _ in range(100)]
@@ -58,8 +58,8 @@ def test_only_the_needed_managed_fields_are_cached() -> None:
         {"manager": "kubelet", "operation": "Update", "subresource": "status", "fieldsV1": {"f:status": {}}},
     ]
     raw = orjson.dumps(upper_pod(managedFields=books))
-    assert "managedFields" not in orjson.loads(digest_above(raw).raw)["metadata"]
-    ours, theirs, resized = orjson.loads(digest_below(raw).raw)["metadata"]["managedFields"]
+    assert "managedFields" not in orjson.loads(transform_upper_pod(raw).raw)["metadata"]
+    ours, theirs, resized = orjson.loads(transform_lower_pod(raw).raw)["metadata"]["managedFields"]
     assert ours == {**books[0], "fieldsV1": {"f:metadata": both["f:metadata"]}}
     assert theirs == {**books[1], "fieldsV1": both}
     assert resized == books[2]
@@ -201,7 +201,7 @@ def test_a_daemon_sets_pod_is_a_daemon_pod_unless_its_label_requests_mirroring(p
 def test_a_mirrored_pod_lives_in_the_lower_cluster_until_it_ends(pod: Manifest, lives: bool) -> None:  # noqa: FBT001 - a parameter
     """A pod of an excluded namespace or of a DaemonSet is not mirrored."""
     entry = put(world().lowers[A].upper_pods, pod)
-    assert lives_below(entry, ["kube-system"]) is lives
+    assert needs_lower_pod(entry, ["kube-system"]) is lives
 
 
 @pytest.mark.parametrize("optional", [False, True])

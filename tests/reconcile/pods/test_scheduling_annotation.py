@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from podkit import place, pod
 from properties import examples
 
-from tensile.kubelet.pods.projection import lower_pod, notes
+from tensile.kubelet.pods.projection import notes, to_lower_pod
 from tensile.kubelet.pods.scheduling import lower_tolerations, scheduling_fields
 from tensile.policy.webhook.admission import MutationTerms, prepared
 from tensile.reconcile.pods.scheduling import LONGEST, MOST, UPPER_ONLY_KEYS, cluster_selector, cluster_selector_flaw
@@ -155,7 +155,7 @@ def test_all_readers_of_the_annotation_agree_on_invalid_text(text: str, inner: s
         upper["spec"]["tolerations"] = UNLIMITED
         upper["spec"]["nodeSelector"] = {"disk": "ssd"}
         assert (cluster_selector(upper) is None) == (cluster_selector_flaw(upper) != "")
-        assert orjson.dumps(lower_pod(upper, place()))
+        assert orjson.dumps(to_lower_pod(upper, place()))
         assert orjson.dumps(lower_tolerations(upper, place())) is not None
         assert orjson.dumps([note.message for note in notes(upper)])
         assert orjson.dumps(prepared(upper, TERMS))

@@ -27,7 +27,7 @@ def upper(**status: Any) -> Manifest:
 def lower(**status: Any) -> Entry:
     """Return a bound lower claim with additional status."""
     made = copy(claim(), "1Gi")
-    cache = Cache(claims.digest)
+    cache = Cache(claims.transform)
     cache.put(stored({**made, "status": made["status"] | status}, 5))
     found = cache.get("default", "data")
     assert found is not None
@@ -87,7 +87,7 @@ def test_conditions_of_other_clients_stay_unchanged() -> None:
 def test_the_status_of_an_unbound_claim_is_not_patched() -> None:
     """Kubernetes writes sizes when it binds a claim."""
     pending = copy(claim())
-    cache = Cache(claims.digest)
+    cache = Cache(claims.transform)
     cache.put(stored(pending, 5))
     assert written(upper(conditions=[PENDING]), cache.get("default", "data")) == {}
     unbound = claim(resourceVersion="7")

@@ -82,7 +82,7 @@ def needing(**pod: Any) -> World:
 
 def caches(here: World, kind: str = "Secret") -> tuple[Cache, Cache]:
     """Return the upper and the lower cache of a kind."""
-    above, below = here.upper.cache(KINDS[kind]), here.lowers[A].below(KINDS[kind])
+    above, below = here.upper.cache(KINDS[kind]), here.lowers[A].cache(KINDS[kind])
     assert above is not None
     assert below is not None
     return above, below

@@ -94,8 +94,8 @@ RULE = MirrorRule(
             present=_present,
             unneeded="no pod of its namespace is in this cluster any more",
             concerns=_concerns,
-            indexes_above={"namespace": by_namespace},
-            indexes_below={"namespace": by_namespace},
+            upper_indexes={"namespace": by_namespace},
+            lower_indexes={"namespace": by_namespace},
         ),
     ),
     controller="Service",
@@ -410,8 +410,8 @@ def test_the_entry_in_the_table_determines_what_is_watched() -> None:
     """All upper objects are watched, but only our own copies in the lower cluster, each with its marks."""
     above, below = followed()
     owner = world().owner
-    assert (above.kind, above.above, above.selection(owner)) == (NETWORK_POLICY, True, Selection())
-    assert (below.kind, below.above) == (NETWORK_POLICY, False)
+    assert (above.kind, above.is_upper, above.selection(owner)) == (NETWORK_POLICY, True, Selection())
+    assert (below.kind, below.is_upper) == (NETWORK_POLICY, False)
     assert below.selection(owner) == Selection(labels=f"{OWNER}={owner.mark}")
     (copy,) = copied(inhabited()).lowers[A].more[NETWORK_POLICY]
     assert (copy.facts.owner, copy.facts.upper_uid) == (owner.mark, "NetworkPolicy-shut")

@@ -29,7 +29,7 @@ from tensile.names import OWNER, OWNER_NAME, PROVISIONER, UPPER_NAMESPACE, UPPER
 from tensile.objects import CLAIM, NAMESPACE, Manifest, Ref
 from tensile.reconcile.plan import Plan
 from tensile.reconcile.rules.claims import SELECTED_NODE
-from tensile.reconcile.rules.namespaces import NAME, NamespaceFacts, NamespaceRule, digest, key_of, ready
+from tensile.reconcile.rules.namespaces import NAME, NamespaceFacts, NamespaceRule, transform, key_of, ready
 from tensile.reconcile.world import World
 
 RULE = NamespaceRule()
@@ -236,16 +236,16 @@ def test_a_change_of_a_lower_namespace_or_its_service_account_enqueues_its_key()
 def test_a_digest_shows_whether_a_namespace_is_terminating() -> None:
     """It has the bytes of the namespace."""
     raw = orjson.dumps(space())
-    assert digest(raw) == Transformed(raw, NamespaceFacts())
-    assert digest(orjson.dumps(space(**ENDING))).facts == NamespaceFacts(ending=True)
+    assert transform(raw) == Transformed(raw, NamespaceFacts())
+    assert transform(orjson.dumps(space(**ENDING))).facts == NamespaceFacts(ending=True)
 
 
 def test_a_digest_has_the_owner_and_the_upper_namespace() -> None:
     """Only marks that an engine wrote count, and the same marks by another client do not."""
-    assert digest(orjson.dumps(ours())).facts == NamespaceFacts(False, OWNER_HERE.mark, "above", "default")
+    assert transform(orjson.dumps(ours())).facts == NamespaceFacts(False, OWNER_HERE.mark, "above", "default")
     by_hand = ours()
     by_hand["metadata"]["managedFields"][0]["manager"] = "kubectl-edit"
-    assert digest(orjson.dumps(by_hand)).facts == NamespaceFacts()
+    assert transform(orjson.dumps(by_hand)).facts == NamespaceFacts()
 
 
 PREFIXED = "name: lower-a, namespaces: {mapping: prefix}"

@@ -24,7 +24,7 @@ from tensile.objects import CLUSTER_ROLE, ROLE, ROLE_BINDING, SERVICE_ACCOUNT, U
 from tensile.reconcile.desired import Decision, EmitEvent
 from tensile.reconcile.plan import Plan
 from tensile.reconcile.rules import rbac
-from tensile.reconcile.rules.rbac import BindingFacts, digest
+from tensile.reconcile.rules.rbac import BindingFacts, transform
 from tensile.reconcile.world import Problem
 
 RULE = rbac.RULE
@@ -265,4 +265,4 @@ def test_a_role_binding_is_cached_with_its_role_and_service_accounts() -> None:
     assert entry is not None
     accounts = (("default", "robot"), ("default", "default"), ("elsewhere", "robot"))
     assert entry.facts == BindingFacts("Role", "reader", accounts)
-    assert digest(b'{"metadata": {"name": "a"}, "subjects": null}').facts == BindingFacts("", "", ())
+    assert transform(b'{"metadata": {"name": "a"}, "subjects": null}').facts == BindingFacts("", "", ())

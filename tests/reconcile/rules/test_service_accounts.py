@@ -31,7 +31,7 @@ from tensile.reconcile.plan import Plan
 from tensile.reconcile.pods.references import Reference
 from tensile.reconcile.rules import config, service_accounts
 from tensile.reconcile.rules.config import key_of as secret_key
-from tensile.reconcile.rules.service_accounts import digest, is_requested, key_of, missing, pulling, secrets_of
+from tensile.reconcile.rules.service_accounts import transform, is_requested, key_of, missing, pulling, secrets_of
 from tensile.reconcile.world import World
 
 RULE = service_accounts.RULE
@@ -277,4 +277,4 @@ def test_a_service_account_is_cached_with_the_names_of_its_pull_secrets() -> Non
     here = with_pull()
     entry = here.upper.more[SERVICE_ACCOUNT].get("default", "robot")
     assert entry is not None
-    assert (entry.facts, digest(entry.raw).raw) == (("pull",), entry.raw)
+    assert (entry.facts, transform(entry.raw).raw) == (("pull",), entry.raw)

@@ -8,7 +8,7 @@ from servicekit import PORTS, endpoint, service, sliced
 from worldkit import OWNER_HERE, marked, written
 
 from tensile.objects import Manifest
-from tensile.reconcile.ownership import Marks, digest_marks
+from tensile.reconcile.ownership import Marks, transform_copy
 from tensile.reconcile.rules.endpoint_slices import SliceFacts, alias_slice, lower_slice, print_of, upper_slice
 from tensile.reconcile.rules.services import (
     SPEC,
@@ -140,9 +140,9 @@ def test_only_the_copied_fields_of_an_upper_service_are_cached() -> None:
 def test_the_marks_of_a_lower_service_are_extracted() -> None:
     """They only count if this engine wrote them."""
     ours = marked(service(), "above")
-    assert digest_marks(orjson.dumps(ours)).facts == Marks(OWNER_HERE.mark, "above")
+    assert transform_copy(orjson.dumps(ours)).facts == Marks(OWNER_HERE.mark, "above")
     forged = {**ours, "metadata": {**ours["metadata"], "managedFields": []}}
-    assert digest_marks(orjson.dumps(forged)).facts == Marks("", "")
+    assert transform_copy(orjson.dumps(forged)).facts == Marks("", "")
 
 
 def test_the_digest_of_a_slice_is_the_same_in_both_clusters() -> None:

@@ -22,7 +22,7 @@ from tensile.names import (
 from tensile.objects import CLAIM, STORAGE_CLASS, UPPER, VOLUME, Manifest, Ref
 from tensile.reconcile.plan import Plan
 from tensile.reconcile.rules import claim_rule
-from tensile.reconcile.rules.volumes import PROVISIONED_BY, VolumeRule, digest_below, key_of
+from tensile.reconcile.rules.volumes import PROVISIONED_BY, VolumeRule, key_of, transform_lower
 from tensile.reconcile.world import World
 
 RULE = VolumeRule()
@@ -263,7 +263,7 @@ def test_a_lower_claim_with_another_uid_does_not_change_the_placeholder() -> Non
 def test_only_the_kind_of_a_lower_volumes_source_is_cached(spec: Manifest, source: str) -> None:
     """Its references to Secrets and its addresses are not."""
     whole = {"spec": {"capacity": {}, "claimRef": {"uid": "u"}, "storageClassName": "disk", **spec}}
-    kept = digest_below(orjson.dumps(whole))
+    kept = transform_lower(orjson.dumps(whole))
     assert (kept.raw, kept.facts.claim_uid, kept.facts.source, kept.facts.policy) == (b"", "u", source, "Retain")
 
 
