@@ -10,11 +10,11 @@ from tensile.kube.store import Transformed
 from tensile.kubelet.pods.service_account import (
     ProjectedToken,
     TokenFacts,
-    transform,
     entry_of,
     has_token,
     projected_tokens,
     secret_name,
+    transform,
     with_secret,
     without_tokens,
 )

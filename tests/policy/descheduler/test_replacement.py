@@ -11,8 +11,8 @@ from worldkit import put, token_volume, upper_pod
 from tensile.objects import Manifest, annotations, labels, metadata, timestamp
 from tensile.policy.descheduler.replacement import (
     avoided_nodes,
-    transform,
     successor_of,
+    transform,
     without_avoided_nodes,
     without_expired_avoidance,
 )

@@ -29,7 +29,7 @@ from tensile.names import OWNER, OWNER_NAME, PROVISIONER, UPPER_NAMESPACE, UPPER
 from tensile.objects import CLAIM, NAMESPACE, Manifest, Ref
 from tensile.reconcile.plan import Plan
 from tensile.reconcile.rules.claims import SELECTED_NODE
-from tensile.reconcile.rules.namespaces import NAME, NamespaceFacts, NamespaceRule, transform, key_of, ready
+from tensile.reconcile.rules.namespaces import NAME, NamespaceFacts, NamespaceRule, key_of, ready, transform
 from tensile.reconcile.world import World
 
 RULE = NamespaceRule()

@@ -31,7 +31,7 @@ from tensile.reconcile.plan import Plan
 from tensile.reconcile.pods.references import Reference
 from tensile.reconcile.rules import config, service_accounts
 from tensile.reconcile.rules.config import key_of as secret_key
-from tensile.reconcile.rules.service_accounts import transform, is_requested, key_of, missing, pulling, secrets_of
+from tensile.reconcile.rules.service_accounts import is_requested, key_of, missing, pulling, secrets_of, transform
 from tensile.reconcile.world import World
 
 RULE = service_accounts.RULE
