@@ -22,8 +22,8 @@ from typing import Any
 import uvloop
 
 from bench.kit.sites import MERGE, NAMESPACES, NODE_LEASES, NODES, Manifest, Site
+from tensile.kubelet.pods.lower_context import LowerContext
 from tensile.kubelet.pods.projection import to_lower_pod
-from tensile.kubelet.pods.scheduling import LowerContext
 from tensile.names import VIRTUAL_POD, owner_of
 from tensile.resources import add, parse_all, render_all
 from tensile.sandbox.apiserver import RESOURCES

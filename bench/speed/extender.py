@@ -21,8 +21,8 @@ import orjson
 
 from bench.kit.reporting import RESULTS, keep, verdict
 from bench.speed.makespan import percentile
+from tensile.kubelet.pods.lower_context import LowerContext
 from tensile.kubelet.pods.projection import to_lower_pod
-from tensile.kubelet.pods.scheduling import LowerContext
 from tensile.names import owner_of
 from tensile.policy.extender.extender import LowerCandidate, SchedulerExtender
 from tensile.policy.extender.node_cache import NodeCache, NodeFinder, PodName

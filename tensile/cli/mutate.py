@@ -13,9 +13,9 @@ from tensile import yaml_document
 from tensile.diagnostics.podfile import sources, template_pod
 from tensile.errors import TensileError
 from tensile.kubelet.node.rule import own_labels
+from tensile.kubelet.pods.lower_context import LowerContext, same_name
 from tensile.kubelet.pods.projection import notes, to_lower_pod
 from tensile.kubelet.pods.rule import excluded
-from tensile.kubelet.pods.scheduling import LowerContext, same_name
 from tensile.names import Owner, prefixed
 from tensile.objects import POD, Manifest, metadata
 from tensile.policy.webhook.admission import FIELDS, CannotMutate, demand_small, prepared, terms_of

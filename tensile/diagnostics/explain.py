@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from tensile.diagnostics.cluster_snapshot import FleetSnapshot, UpperObject, claim_names
 from tensile.engine.status.query import unrenewed
 from tensile.kubelet.pods.conditions import conditions_of
+from tensile.kubelet.pods.lower_context import DEFAULT_SCHEDULER
 from tensile.kubelet.pods.rule import (
     DAEMON_SET_NOT_MIRRORED,
     NOT_IN_TOPOLOGY,
@@ -19,7 +20,6 @@ from tensile.kubelet.pods.rule import (
     PREDECESSOR_UNREACHABLE,
     excluded,
 )
-from tensile.kubelet.pods.scheduling import DEFAULT_SCHEDULER
 from tensile.kubelet.pods.status import LOWER_POD_LOST
 from tensile.names import (
     DELETIONS_BLOCKED,

@@ -32,7 +32,7 @@ from tensile.kubelet.node import rule
 from tensile.objects import CLAIM, UPPER
 from tensile.policy.webhook.admission_policy import PolicyRegistration
 from tensile.policy.webhook.server import WebhookContext, WebhookServer
-from tensile.reconcile.backoff import LONGEST_REST
+from tensile.reconcile.backoff import MAX_DELAY
 from tensile.reconcile.loop import Loop, Observer, Timing
 from tensile.reconcile.ownership import has_node
 from tensile.reconcile.rules.services import form
@@ -416,7 +416,7 @@ class Engine:
         """Retry waiting keys at once when an unreachable cluster responds again."""
         unreachable = {name for name, opened in self.clusters.fleet.items() if opened.silent}
         if self._unreachable - unreachable:
-            self.loop.expedite(LONGEST_REST)
+            self.loop.expedite(MAX_DELAY)
         self._unreachable = unreachable
 
     def _can_be_removed(self, joined: LowerConnection) -> bool:

@@ -120,9 +120,9 @@ def run_observing(path: Path, *, allow_exec_plugins: bool = False) -> None:
         """Read the file once, and observe."""
         stop = _stopped_by_signal()
         found = await read_file(path)
-        if found.reading.topology is not None:
+        if found.topology is not None:
             access = ClusterAccess(path.parent, allow_exec_plugins)
-            await _run_until(stop, observe(found.reading.topology, access))
+            await _run_until(stop, observe(found.topology, access))
 
     uvloop.run(run())
 

@@ -144,9 +144,9 @@ class FileSource:
         """Return the topology of the file; raises TensileError if it is bad."""
         found = await topology_reader.read_file(self._path)
         self._content = found.data
-        if found.reading.topology is not None:
-            self._topology = found.reading.topology.name
-        return found.reading
+        if found.topology is not None:
+            self._topology = found.topology.name
+        return found
 
     async def records(self) -> None:
         """Return None: a file names the upper cluster, which the engine opens."""

@@ -71,13 +71,6 @@ class TopologyUpdate(NamedTuple):
     data: bytes = b""
 
 
-class ValidFile(NamedTuple):
-    """A good file: its result and its bytes."""
-
-    reading: TopologyUpdate
-    data: bytes
-
-
 class _FileContent(NamedTuple):
     """The content found at the path, or why there is none."""
 
@@ -117,11 +110,11 @@ async def parsed(text: TopologyText, parse: Callable[[], Topology]) -> Topology:
     return await asyncio.to_thread(parse) if text.size > _LARGE_TEXT else parse()
 
 
-async def read_file(path: Path) -> ValidFile:
+async def read_file(path: Path) -> TopologyUpdate:
     """Read the file once; raises TensileError with every error in it, or with why it cannot be read."""
     found = _read_content(path)
     topology = await parsed(found.text(), lambda: _parse(path, found))
-    return ValidFile(TopologyUpdate(found.text(), topology, changed=True, data=found.data), found.data)
+    return TopologyUpdate(found.text(), topology, changed=True, data=found.data)
 
 
 async def follow_file(

@@ -20,15 +20,15 @@ from tensile.objects import EVENT, POD, Ref
 from tensile.reconcile.plan import Step, StepIdentity
 from tensile.reconcile.world import Key, Problem
 
-FIRST_REST = 0.1
-LONGEST_REST = 5.0
+MIN_DELAY = 0.1
+MAX_DELAY = 5.0
 """The longest back-off in seconds without a denial: a cluster that is back is used soon."""
-FIRST_REST_OF_DENIED = 1.0
-REST_OF_DENIED = 5.5
+FIRST_DELAY_AFTER_DENIAL = 1.0
+DELAY_AFTER_DENIAL = 5.5
 """Seconds between two tries after a denial. With one early retry, for a transient cause, that is at most twelve tries
 per minute."""
-SPREAD_OF_DENIED = 0.5
-LASTING_REST = 60.0
+SPREAD_AFTER_DENIAL = 0.5
+MAX_DELAY_OF_DENIED_CHANGE = 60.0
 """The longest back-off in seconds for a denied change of a running object: usually a policy denies it, which rarely
 changes."""
 EVENT_INTERVAL = 1800.0
@@ -220,10 +220,10 @@ class FailureBackoff:
         tries = known.tries + 1 if known else 0
         reported = problem or (known.problem if known else None)
         if denied and not step.independent:
-            delay = at_least + _rest_of_denied(tries, jitter)
+            delay = at_least + _delay_after_denial(tries, jitter)
         else:
-            longest = LASTING_REST if step.independent and problem else LONGEST_REST
-            delay = at_least + min(FIRST_REST * 2.0 ** min(tries, 10), longest) * (0.5 + jitter / 2)
+            longest = MAX_DELAY_OF_DENIED_CHANGE if step.independent and problem else MAX_DELAY
+            delay = at_least + min(MIN_DELAY * 2.0 ** min(tries, 10), longest) * (0.5 + jitter / 2)
         refusals[step.identity] = _Refusal(now + delay, tries, reported)
         return delay
 
@@ -322,7 +322,7 @@ class WriteThrottle:
         count, last = changes.get(_content(step), (0, now))
         if count < REPEATED or now - last >= REPEATED_WITHIN:
             return 0.0
-        return last + min(FIRST_REST * 2.0 ** min(count - REPEATED, 10), LONGEST_REST) - now
+        return last + min(MIN_DELAY * 2.0 ** min(count - REPEATED, 10), MAX_DELAY) - now
 
 
 def _is_limited(step: Step) -> bool:
@@ -348,6 +348,6 @@ def _content(step: Step) -> bytes:
     return b"" if step.patch is None else sha256(_VARYING_PARTS.sub(b"", orjson.dumps(step.patch.body))).digest()
 
 
-def _rest_of_denied(tries: int, jitter: float) -> float:
+def _delay_after_denial(tries: int, jitter: float) -> float:
     """Return the seconds until a denied step may be retried, after `tries` earlier retries."""
-    return REST_OF_DENIED + SPREAD_OF_DENIED * jitter if tries else FIRST_REST_OF_DENIED * (0.5 + jitter / 2)
+    return DELAY_AFTER_DENIAL + SPREAD_AFTER_DENIAL * jitter if tries else FIRST_DELAY_AFTER_DENIAL * (0.5 + jitter / 2)

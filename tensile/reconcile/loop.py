@@ -22,7 +22,7 @@ from tensile.names import NO_ORIGINAL, REPLACES, UPPER_UID, ProblemReason
 from tensile.objects import EVENT, UPPER, Manifest, Ref, annotations
 from tensile.reconcile.apply import carry_out, is_cached, reread, resolve_existing, with_requested_tokens
 from tensile.reconcile.backoff import (
-    LONGEST_REST,
+    MAX_DELAY,
     SHORTEST_DELAY,
     DependencyIndex,
     EventDeduplicator,
@@ -259,7 +259,7 @@ class Loop:
             found = self._permitted(self._guarded(key, plan(key, decision, self._world)))
         except Exception as error:  # noqa: BLE001 - a bug in one rule must not stop the keys of the others
             self._observer.on_rule_error(key, error)
-            self.add(key, LONGEST_REST)
+            self.add(key, MAX_DELAY)
             return None
         for dependency in self._dependencies.note(key, decision.depends_on):
             self.add(dependency)
@@ -357,7 +357,7 @@ class Loop:
             return await self._carry_out_in_order(key, steps)
         except Exception as error:  # noqa: BLE001 - any error is reported, and the key is retried
             self._observer.on_rule_error(key, error)
-            return LONGEST_REST
+            return MAX_DELAY
 
     async def _carry_out_in_order(self, key: Key, steps: tuple[Step, ...]) -> float | None:
         delays: list[float] = []

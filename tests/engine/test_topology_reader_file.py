@@ -398,8 +398,8 @@ async def test_closing_the_follower_leaves_no_task_and_no_thread(path: Path) -> 
 
 async def test_read_file_returns_topology_text_and_bytes(path: Path) -> None:
     """The text has the size and the SHA-256 of the bytes."""
-    reading, data = await read_file(path)
-    assert data == text("first").encode()
+    reading = await read_file(path)
+    assert reading.data == text("first").encode()
     assert reading.topology is not None
     assert names(reading.topology) == ["first"]
     whole = text("first").encode()
@@ -414,7 +414,7 @@ async def test_a_large_file_is_parsed_without_blocking_the_event_loop(path: Path
     while not task.done():
         await asyncio.sleep(0)
         turns += 1
-    topology = (await task).reading.topology
+    topology = (await task).topology
     assert topology is not None
     assert len(names(topology)) == 200
     assert turns > 10

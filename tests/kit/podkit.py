@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tensile.kubelet.pods.scheduling import LowerContext
+from tensile.kubelet.pods.lower_context import LowerContext
 from tensile.names import owner_of
 
 Manifest = dict[str, Any]

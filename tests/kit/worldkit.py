@@ -15,8 +15,8 @@ from tensile.engine.caches import lower_world, upper_world
 from tensile.kube.store import Cache, Entry
 from tensile.kubelet.node.rule import NodeRule
 from tensile.kubelet.node.rule import key_of as node_key
+from tensile.kubelet.pods.lower_context import LowerContext
 from tensile.kubelet.pods.projection import to_lower_pod
-from tensile.kubelet.pods.scheduling import LowerContext
 from tensile.names import FIELD_MANAGER, OWNER, OWNER_NAME, UPPER_UID, Owner, owner_of
 from tensile.objects import Manifest, annotations, labels, metadata, uid
 from tensile.reconcile.desired import Decision, Present, Rule, Wanted

@@ -7,14 +7,14 @@ from tensile.errors import ClusterError, Throttled, Unauthorized, Unreachable
 from tensile.kube.cluster import Patch
 from tensile.objects import CONFIG_MAP, EVENT, POD, Ref
 from tensile.reconcile.backoff import (
+    DELAY_AFTER_DENIAL,
     EVENT_INTERVAL,
-    LASTING_REST,
-    LONGEST_REST,
+    MAX_DELAY,
+    MAX_DELAY_OF_DENIED_CHANGE,
     OF_AN_OBJECT,
-    REST_OF_DENIED,
     REWORDED_INTERVAL,
     SHORTEST_DELAY,
-    SPREAD_OF_DENIED,
+    SPREAD_AFTER_DENIAL,
     DependencyIndex,
     EventDeduplicator,
     FailureBackoff,
@@ -83,7 +83,7 @@ def test_back_off_doubles_up_to_a_limit() -> None:
     rests = [refusals.note(ONE, CREATE, now=0.0, jitter=0.999) for _ in range(20)]
     assert rests == sorted(rests)
     assert rests[1] > 1.9 * rests[0]
-    assert LONGEST_REST * 0.9 < rests[-1] <= LONGEST_REST
+    assert MAX_DELAY * 0.9 < rests[-1] <= MAX_DELAY
 
 
 def test_a_success_resets_the_back_off_of_its_step() -> None:
@@ -159,7 +159,7 @@ def test_an_independent_step_with_other_content_is_not_in_back_off() -> None:
     assert refusals.retryable_steps(ONE, (apart(image="a:3"),), now=0.0) == (apart(image="a:3"),)
 
 
-@pytest.mark.parametrize(("problem", "longest"), [(NO, LASTING_REST), (None, LONGEST_REST)])
+@pytest.mark.parametrize(("problem", "longest"), [(NO, MAX_DELAY_OF_DENIED_CHANGE), (None, MAX_DELAY)])
 def test_a_denied_independent_step_has_a_longer_back_off_limit(problem: Problem | None, longest: float) -> None:
     """A step without a problem from the cluster keeps the usual limit, and is retried as soon as others."""
     refusals = FailureBackoff()
@@ -174,7 +174,7 @@ def test_a_denied_step_is_tried_at_most_twelve_times_a_minute(jitter: float) -> 
     refusals, moments = FailureBackoff(), [0.0]
     for _ in range(40):
         rest = refusals.note(ONE, CREATE, now=moments[-1], jitter=jitter, problem=NO, denied=True)
-        assert rest <= REST_OF_DENIED + SPREAD_OF_DENIED
+        assert rest <= DELAY_AFTER_DENIAL + SPREAD_AFTER_DENIAL
         moments.append(moments[-1] + rest)
     assert moments[1] <= 1.0
     for one in moments:

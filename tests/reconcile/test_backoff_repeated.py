@@ -10,7 +10,7 @@ from worldkit import A
 
 from tensile.kube.cluster import Patch
 from tensile.objects import CONFIG_MAP, LEASE, POD, UPPER, Ref
-from tensile.reconcile.backoff import LONGEST_REST, REPEATED, REPEATED_WITHIN, WriteThrottle
+from tensile.reconcile.backoff import MAX_DELAY, REPEATED, REPEATED_WITHIN, WriteThrottle
 from tensile.reconcile.desired import Decision, Patched
 from tensile.reconcile.plan import Step
 from tensile.reconcile.world import World
@@ -71,7 +71,7 @@ def test_a_change_that_is_reverted_each_time_is_delayed_longer_and_longer() -> N
     for _ in range(20):
         now += first
         found.note(step(), now)
-    assert found.left(step(), now) == LONGEST_REST
+    assert found.left(step(), now) == MAX_DELAY
     assert found.left(step("False"), now) <= 0.0
     assert found.left(step(), now + REPEATED_WITHIN) <= 0.0
 
@@ -161,7 +161,7 @@ async def test_a_loop_repeats_a_reverted_change_every_few_seconds() -> None:
         bench.loop.add(ONE)
     await bench.loop.wait_idle()
     written = [one.subresource for one in bench.noted.steps]
-    assert REPEATED < written.count("status") <= REPEATED + 8 + MINUTE / LONGEST_REST
+    assert REPEATED < written.count("status") <= REPEATED + 8 + MINUTE / MAX_DELAY
     assert written.count("") == len(moments) >= 10 * MINUTE
     assert bench.noted.defects == []
     await bench.close()

@@ -243,10 +243,10 @@ BUGS = (
     ),
     Bug(
         "a prefixed namespace is not mapped in a pod's affinity",
-        "tensile/kubelet/pods/scheduling.py",
+        "tensile/kubelet/pods/lower_context.py",
         '"namespaces": [context.namespace_of(name) for name in names]',
         '"namespaces": list(names)',
-        _tests("kubelet/pods/scheduling"),
+        _tests("kubelet/pods/lower_context"),
     ),
     Bug(
         "a pod without a controller leaves before it is kept",
@@ -278,7 +278,7 @@ BUGS = (
     ),
     Bug(
         "terms for another virtual node go below as well",
-        "tensile/kubelet/pods/scheduling.py",
+        "tensile/kubelet/pods/lower_context.py",
         "applicable = [term for term in terms if _is_met_by_virtual_node(term, context)] or terms",
         "applicable = terms",
         _tests("policy/webhook/round_trip"),
@@ -286,8 +286,8 @@ BUGS = (
     Bug(
         "what is refused is tried without a pause",
         "tensile/reconcile/backoff.py",
-        "min(FIRST_REST * 2.0 ** min(tries, 10), longest)",
-        "FIRST_REST",
+        "min(MIN_DELAY * 2.0 ** min(tries, 10), longest)",
+        "MIN_DELAY",
         _tests("reconcile/backoff", "reconcile/loop"),
     ),
     Bug(

@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from tensile.kube.cluster import Patch
 from tensile.kube.store import Delta, Entry
 from tensile.kubelet.pods.deletion import has_run, last_known_status
+from tensile.kubelet.pods.lower_context import LowerContext
 from tensile.kubelet.pods.projection import to_lower_pod
-from tensile.kubelet.pods.scheduling import LowerContext
 from tensile.kubelet.pods.status import lost_status, status_write, upper_status
 from tensile.kubelet.pods.sync import placement, report_blocked
 from tensile.objects import POD, UPPER, Manifest, Ref, metadata, timestamp

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from tensile.kubelet.pods.scheduling import DEFAULT_SCHEDULER, LowerContext, scheduling_fields
+from tensile.kubelet.pods.lower_context import DEFAULT_SCHEDULER, LowerContext, scheduling_fields
 from tensile.kubelet.pods.service_account import account_fields
 from tensile.names import (
     CLUSTER_SELECTOR,

@@ -12,7 +12,7 @@ from hashlib import sha256
 from typing import NamedTuple
 
 from tensile.kube.store import Entry, Transformed, decoded
-from tensile.kubelet.pods.scheduling import LowerContext
+from tensile.kubelet.pods.lower_context import LowerContext
 from tensile.names import TOKEN_POD, UPPER_UID
 from tensile.objects import Manifest, annotations, metadata, uid
 from tensile.reconcile import ownership

@@ -12,8 +12,8 @@ import orjson
 from tensile.kube.cluster import Patch
 from tensile.kube.store import Entry
 from tensile.kubelet.pods import service_account, token_rule
+from tensile.kubelet.pods.lower_context import LowerContext
 from tensile.kubelet.pods.projection import mutable_metadata, notes, to_lower_pod
-from tensile.kubelet.pods.scheduling import LowerContext
 from tensile.kubelet.pods.status import pending_status, status_write, unreachable_status, upper_status
 from tensile.kubelet.pods.update import (
     CHANGE_NOT_APPLIED,

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 from tensile.kube.cluster import Patch
 from tensile.kubelet.pods.conditions import condition
+from tensile.kubelet.pods.lower_context import LowerContext, lower_tolerations
 from tensile.kubelet.pods.projection import LISTS, image_digest, note_of_images, noted_images
-from tensile.kubelet.pods.scheduling import LowerContext, lower_tolerations
 from tensile.kubelet.pods.service_account import debug_containers
 from tensile.names import SYNCED, WRITTEN_IMAGES, EventReason, ProblemReason
 from tensile.objects import Manifest, Ref, metadata, timestamp

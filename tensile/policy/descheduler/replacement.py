@@ -18,7 +18,7 @@ import orjson
 from msgspec.structs import replace
 
 from tensile.kube.store import Entry, Transformed, decoded
-from tensile.kubelet.pods.scheduling import without_merged
+from tensile.kubelet.pods.lower_context import without_merged
 from tensile.kubelet.pods.service_account import without_token
 from tensile.names import (
     DESCHEDULE_COUNT,

@@ -41,7 +41,7 @@ from tensile.reconcile.pods.index import mirrors, needs_lower_pod
 from tensile.reconcile.world import Key, LowerWorld, World
 
 if TYPE_CHECKING:
-    from tensile.kubelet.pods.scheduling import LowerContext
+    from tensile.kubelet.pods.lower_context import LowerContext
 
 REASONS = frozenset({"Unschedulable", "SchedulerError"})
 """Reasons of condition PodScheduled=False after the scheduler tried; a pod with a scheduling gate was not tried."""

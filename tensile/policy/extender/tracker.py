@@ -14,8 +14,8 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from tensile.kube.store import Cache, Delta, Entry, Listener
+from tensile.kubelet.pods.lower_context import LowerContext
 from tensile.kubelet.pods.projection import to_lower_pod
-from tensile.kubelet.pods.scheduling import LowerContext
 from tensile.kubelet.pods.sync import placement
 from tensile.objects import Manifest, labels, metadata
 from tensile.policy.extender.extender import RESERVATION_SECONDS, LowerCandidate, unbound_pod

@@ -12,8 +12,8 @@ from podkit import NOW, OWNER
 from podviewkit import ending, lost, pending_because, unreachable, upper_status
 from sitekit import Manifest, Refused, Site, phase_of
 
+from tensile.kubelet.pods.lower_context import LowerContext
 from tensile.kubelet.pods.projection import to_lower_pod
-from tensile.kubelet.pods.scheduling import LowerContext
 from tensile.kubelet.pods.update import ephemeral_patch, image_patch, resize_patch, toleration_patch
 from tensile.reconcile.pods.scheduling import tolerations_for_upper
 from tensile.sandbox.sandbox import Sandbox

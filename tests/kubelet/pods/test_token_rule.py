@@ -28,8 +28,8 @@ from worldkit import (
 )
 
 from tensile.kube.store import Delta, Entry, changed_facts
+from tensile.kubelet.pods.lower_context import LowerContext
 from tensile.kubelet.pods.projection import to_lower_pod
-from tensile.kubelet.pods.scheduling import LowerContext
 from tensile.kubelet.pods.service_account import secret_name
 from tensile.kubelet.pods.token_rule import TokenRule, key_of, missing
 from tensile.names import OWNER, OWNER_NAME, TOKEN_POD, TOKEN_TERM, UPPER_UID

@@ -8,7 +8,7 @@ from podviewkit import lasting_change_condition
 from podviewkit import sync_pod as sync
 from worldkit import NOW, OWNER_HERE, A, put, twin, upper_pod, world
 
-from tensile.kubelet.pods.scheduling import LowerContext
+from tensile.kubelet.pods.lower_context import LowerContext
 from tensile.kubelet.pods.update import MODIFIED_IN_LOWER, drift
 from tensile.names import FIELD_MANAGER, SYNCED
 from tensile.objects import Manifest

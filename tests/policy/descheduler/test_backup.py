@@ -11,8 +11,8 @@ from properties import examples
 from worldkit import A, put, upper_pod, world, written
 
 from tensile.kube.store import Entry
+from tensile.kubelet.pods.lower_context import LowerContext
 from tensile.kubelet.pods.projection import to_lower_pod
-from tensile.kubelet.pods.scheduling import LowerContext
 from tensile.names import OWNER, REPLACES, UPPER_UID, WITHDRAWN
 from tensile.objects import SECRET, UPPER, Manifest, Ref, annotations, labels
 from tensile.policy.descheduler.replacement import (

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from podkit import place
 from properties import examples
 
-from tensile.kubelet.pods.scheduling import scheduling_fields
+from tensile.kubelet.pods.lower_context import scheduling_fields
 from tensile.policy.webhook.admission import operations, prepared
 from tensile.reconcile.pods.scheduling import REQUIRED, for_lower, is_upper_only, meets, split_term
 

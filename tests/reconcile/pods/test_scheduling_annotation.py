@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from podkit import place, pod
 from properties import examples
 
+from tensile.kubelet.pods.lower_context import lower_tolerations, scheduling_fields
 from tensile.kubelet.pods.projection import notes, to_lower_pod
-from tensile.kubelet.pods.scheduling import lower_tolerations, scheduling_fields
 from tensile.policy.webhook.admission import MutationTerms, prepared
 from tensile.reconcile.pods.scheduling import LONGEST, MOST, UPPER_ONLY_KEYS, cluster_selector, cluster_selector_flaw
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from podkit import place, pod
 
-from tensile.kubelet.pods.scheduling import scheduling_fields
+from tensile.kubelet.pods.lower_context import scheduling_fields
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
