@@ -16,9 +16,9 @@ from tensile.engine.topology_reader import ConfigMapKey
 from tensile.errors import TensileError
 from tensile.kube.files import replace_file
 from tensile.objects import CONFIG_MAP, NAMESPACE, NODE, POD, SECRET, UPPER
-from tensile.policy.descheduler.plan import Eviction, evictions
-from tensile.policy.descheduler.plan import as_document as as_drain_document
-from tensile.policy.descheduler.plan import as_text as as_drain_text
+from tensile.policy.descheduler.moves import DrainPreview, drain_preview
+from tensile.policy.descheduler.moves import as_document as as_drain_document
+from tensile.policy.descheduler.moves import as_text as as_drain_text
 from tensile.policy.disruption import as_document as as_cost_document
 from tensile.policy.disruption import as_sections
 from tensile.reconcile.mirrored_kinds import FOLLOWS
@@ -69,7 +69,7 @@ class _Planned(NamedTuple):
     """A plan; for each drained lower where its pods would go; and what the topology has, and the plan does not."""
 
     made: Planned
-    drains: dict[str, list[Eviction]]
+    drains: dict[str, list[DrainPreview]]
     later: Later
 
 
@@ -149,12 +149,12 @@ async def _plan(topology: Topology, access: ClusterAccess, options: PlanOptions,
 
     Without all clusters it is unknown where pods would fit, so that nothing is returned for the drains then.
     """
-    recorder, drains = Recorder(), dict[str, list[Eviction]]()
+    recorder, drains = Recorder(), dict[str, list[DrainPreview]]()
 
     async def rehearsed(clusters: Clusters) -> Problems:
         """Look where the pods of the drained lowers fit, and rehearse."""
         if all(spec.name in clusters.world.lowers for spec in topology.lowers):
-            drains.update((name, evictions(clusters.world, name)) for name in options.drain)
+            drains.update((name, drain_preview(clusters.world, name)) for name in options.drain)
         clusters.world.topology = _drained(clusters.world.topology, options.drain)
         return await rehearse(clusters, recorder)
 

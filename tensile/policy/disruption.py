@@ -26,7 +26,7 @@ from tensile.objects import (
     metadata,
     tolerates,
 )
-from tensile.policy.descheduler.plan import departures
+from tensile.policy.descheduler.moves import departures
 from tensile.policy.placement.selectors import label_test
 from tensile.policy.placement.snapshot import is_known
 from tensile.reconcile.desired import PodMove

@@ -1,7 +1,8 @@
 """State of keys that are blocked: their dependencies, back-off of refused steps, recorded Events, repeated writes.
 
-All classes are plain data, with the time passed in. A refused step backs off for doubling times. The other steps of its
-key do not, so the status of a pod whose creation is denied is still updated, and the pod can be deleted.
+All classes are plain data, with the time passed in. A step that failed is tried again after doubling times, a denied
+one about every 5 s. The steps before it, and independent ones after it, are still tried: so the status of a pod whose
+creation is denied is updated, and the pod can be deleted.
 """
 
 import re
@@ -36,16 +37,16 @@ EVENT_INTERVAL = 1800.0
 REWORDED_INTERVAL = 60.0
 """Seconds after which an Event with another message for the same refusal is recorded: some messages contain a port or
 time."""
-OF_AN_OBJECT = (25, 60.0)
+EVENTS_PER_OBJECT = (25, 60.0)
 """The burst of Events about one object, and the seconds after which one more is allowed.
 
 Messages quote annotations of upper objects and responses of lower clusters. So whoever writes these determines the
 message, and another message is another Event."""
 LONG_WAIT = 2.0
 """A cluster that asks for a longer wait, in seconds, is reported to users."""
-REPEATED = 10
+FREE_REPETITIONS = 10
 """How often one change of one object is made without delay. If it is needed more often, another client reverts it."""
-REPEATED_WITHIN = 30.0
+REPETITION_SECONDS = 30.0
 """Seconds within which the same change counts as a repetition."""
 _VARYING_PARTS = re.compile(
     rb'"[0-9-]{10}T[0-9:.]{8,15}Z"|"/metadata/resourceVersion","value":"[0-9]+"|"resourceVersion":"[0-9]+"'
@@ -140,7 +141,7 @@ class EventDeduplicator:
     def __init__(self, limit: int = 10_000) -> None:
         self._last_recorded: OrderedDict[Ref, float] = OrderedDict()
         self._last_by_reason: OrderedDict[tuple[str, str], float] = OrderedDict()
-        self._event_buckets: KeyedTokenBuckets[str] = KeyedTokenBuckets(*OF_AN_OBJECT, limit)
+        self._event_buckets: KeyedTokenBuckets[str] = KeyedTokenBuckets(*EVENTS_PER_OBJECT, limit)
         self._limit = limit
 
     def fresh(self, steps: tuple[Step, ...], now: float, *, refused: bool = False) -> tuple[Step, ...]:
@@ -210,10 +211,10 @@ class FailureBackoff:
         problem: Problem | None = None,
         denied: bool = False,
     ) -> float:
-        """Record a refusal. Return the back-off in seconds.
+        """Record a failure. Return the back-off in seconds.
 
         `jitter` is in [0, 1), `at_least` the wait in seconds that the cluster asked for, and `problem` the reason that
-        it gave. `denied`: the cluster refused, as opposed to a lost race.
+        it gave. `denied`: the cluster does not allow it, as opposed to a lost race.
         """
         refusals = self._refused.setdefault(key, {})
         known = refusals.get(step.identity)
@@ -307,7 +308,7 @@ class WriteThrottle:
             return
         target, content = _target(step), _content(step)
         changes = {
-            one: known for one, known in self._writes.pop(target, {}).items() if now - known[1] < REPEATED_WITHIN
+            one: known for one, known in self._writes.pop(target, {}).items() if now - known[1] < REPETITION_SECONDS
         }
         changes[content] = (changes.get(content, (0, 0.0))[0] + 1, now)
         self._writes[target] = changes
@@ -317,12 +318,12 @@ class WriteThrottle:
     def left(self, step: Step, now: float) -> float:
         """Return the seconds to delay a step that was repeated too often, 0.0 or less for none."""
         changes = self._writes.get(_target(step)) if _is_limited(step) else None
-        if not changes or all(count < REPEATED for count, _ in changes.values()):
+        if not changes or all(count < FREE_REPETITIONS for count, _ in changes.values()):
             return 0.0
         count, last = changes.get(_content(step), (0, now))
-        if count < REPEATED or now - last >= REPEATED_WITHIN:
+        if count < FREE_REPETITIONS or now - last >= REPETITION_SECONDS:
             return 0.0
-        return last + min(MIN_DELAY * 2.0 ** min(count - REPEATED, 10), MAX_DELAY) - now
+        return last + min(MIN_DELAY * 2.0 ** min(count - FREE_REPETITIONS, 10), MAX_DELAY) - now
 
 
 def _is_limited(step: Step) -> bool:

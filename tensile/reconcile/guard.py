@@ -1,9 +1,10 @@
-"""The guard: block a plan with many deletions that were not requested.
+"""The guard: block many deletions, or pods set to Failed, that no user requested.
 
 A wrong kubeconfig, a missing role and a restored etcd all look like "every upper object is gone". Deletions that follow
-from a deleted upper object pass. The others are in one plan per lower. They are blocked if they are many, or rest on
-caches that are not synced. The limits apply per upper namespace first, and a blocked namespace is not counted further,
-so that one tenant's deletions do not block another's. Then they apply to the rest of the lower as a whole.
+from a deleted upper object pass. The others are in one plan per lower. They are blocked if they exceed both limits, a
+number and a percentage, or rest on caches that are not synced. The limits apply per upper namespace first, and a
+blocked namespace is not counted further, so that one tenant's deletions do not block another's. Then they apply to the
+rest of the lower as a whole.
 
 If a store is known to have been restored, none passes: objects missing there were not deleted, and only a person can
 decide whether to delete their copies. That is recorded on the Node, for later engines.
@@ -24,40 +25,40 @@ from tensile.topology import Guard
 NOT_SYNCED: ProblemReason = "CachesNotSynced"
 """Deletions that no user requested wait until the engine has seen all objects of both clusters. Remedy: wait; if it
 stays, look for rights that are missing: `tensile doctor`."""
-HOLDS: ProblemReason = "DeletionLimitExceeded"
+LIMIT_EXCEEDED: ProblemReason = "DeletionLimitExceeded"
 """More deletions that no user requested are due than `guard` allows, so they wait. Remedy: see [blocked
 deletions](../howto/held-deletions.md)."""
 _FORCE = "if they are correct, run: tensile apply --force"
 _REPLACE = "to set them to Failed, so that their controllers replace them, run: tensile apply --force"
 
 
-class DeletionCount(NamedTuple):
+class OwnedTotals(NamedTuple):
     """What a lower can lose: the number of bound upper pods that have run, by upper namespace.
 
-    `lost` counts by upper namespace what a plan would delete besides: objects whose upper object is gone already.
+    `without_upper` counts by upper namespace what a plan would delete besides: objects whose upper object is gone.
     """
 
     owned: Mapping[str, int]
-    lost: Mapping[str, int]
+    without_upper: Mapping[str, int]
 
     def of(self, namespace: str) -> int:
         """Return the number for an upper namespace."""
-        return self.owned.get(namespace, 0) + self.lost.get(namespace, 0)
+        return self.owned.get(namespace, 0) + self.without_upper.get(namespace, 0)
 
     def excluding(self, namespaces: Iterable[str]) -> int:
         """Return the number for all namespaces but these."""
-        remaining = (self.owned.keys() | self.lost.keys()) - set(namespaces)
+        remaining = (self.owned.keys() | self.without_upper.keys()) - set(namespaces)
         return sum(map(self.of, remaining))
 
 
 class GuardedPlan(NamedTuple):
     """The part of a plan that may be carried out, why the rest is blocked, and the `blocked` steps.
 
-    `held` is the message and `reason` the reason, both "" if nothing is blocked.
+    `message` is the message and `reason` the reason, both "" if nothing is blocked.
     """
 
     plan: Plan
-    held: str = ""
+    message: str = ""
     reason: str = ""
     blocked: tuple[Step, ...] = ()
 
@@ -71,21 +72,21 @@ def guard(plan: Plan, limits: Guard, lower: LowerWorld, *, restored: bool = Fals
     if forced or not unrequested:
         return GuardedPlan(plan)
     if restored or any(step.after_rollback for step in unrequested):
-        return _without(plan, unrequested, _restored(len(unrequested)), STORE_RESTORED)
+        return _without(plan, unrequested, _restored_message(len(unrequested)), STORE_RESTORED)
     if not lower.settled:
         return _without(plan, unrequested, f"{len(unrequested)} deletions wait until all caches are synced", NOT_SYNCED)
     namespaces = {id(step): namespace_of(step.ref, lower) for step in unrequested}
     totals = _totals(unrequested, namespaces, lower)
     counts = Counter(namespaces.values())
-    exceeding = sorted(name for name, count in counts.items() if _are_many(count, totals.of(name), limits))
+    exceeding = sorted(name for name, count in counts.items() if _exceeds_limits(count, totals.of(name), limits))
     rest = [step for step in unrequested if namespaces[id(step)] not in exceeding]
-    if _are_many(len(rest), totals.excluding(exceeding), limits):
-        return _without(plan, unrequested, _too_many(unrequested, totals.excluding(()), "", limits), HOLDS)
+    if _exceeds_limits(len(rest), totals.excluding(exceeding), limits):
+        return _without(plan, unrequested, _too_many(unrequested, totals.excluding(()), "", limits), LIMIT_EXCEEDED)
     if not exceeding:
         return GuardedPlan(plan)
-    held = [step for step in unrequested if namespaces[id(step)] in exceeding]
-    message = _too_many(held, sum(totals.of(name) for name in exceeding), f" in {_named(exceeding)}", limits)
-    return _without(plan, held, message, HOLDS)
+    blocked = [step for step in unrequested if namespaces[id(step)] in exceeding]
+    message = _too_many(blocked, sum(totals.of(name) for name in exceeding), f" in {_named(exceeding)}", limits)
+    return _without(plan, blocked, message, LIMIT_EXCEEDED)
 
 
 def namespace_of(ref: Ref, lower: LowerWorld) -> str:
@@ -94,33 +95,33 @@ def namespace_of(ref: Ref, lower: LowerWorld) -> str:
     return name if ref.cluster == UPPER else lower.upper_namespace(name)
 
 
-def _totals(unrequested: Iterable[Step], namespaces: Mapping[int, str], lower: LowerWorld) -> DeletionCount:
+def _totals(unrequested: Iterable[Step], namespaces: Mapping[int, str], lower: LowerWorld) -> OwnedTotals:
     """Count what a lower owns, and besides that what the steps are about."""
     ran = [pod for pod in lower.upper_pods if pod.facts.ran and not pod.facts.terminal]
     known = {(pod.namespace, pod.name) for pod in ran}
     others = (namespaces[id(step)] for step in unrequested if not _is_about(step, namespaces[id(step)], known))
-    return DeletionCount(Counter(pod.namespace for pod in ran), Counter(others))
+    return OwnedTotals(Counter(pod.namespace for pod in ran), Counter(others))
 
 
 def _is_about(step: Step, namespace: str, pods: set[tuple[str, str]]) -> bool:
     return step.ref.kind == POD and (namespace, step.ref.name) in pods
 
 
-def _without(plan: Plan, held: list[Step], message: str, reason: str) -> GuardedPlan:
+def _without(plan: Plan, blocked: list[Step], message: str, reason: str) -> GuardedPlan:
     """Remove steps from a plan, with the message."""
-    removed = set(map(id, held))
+    removed = set(map(id, blocked))
     remaining = tuple(step for step in plan.steps if id(step) not in removed)
-    return GuardedPlan(plan._replace(steps=remaining), message, reason, tuple(held))
+    return GuardedPlan(plan._replace(steps=remaining), message, reason, tuple(blocked))
 
 
 def is_restored(lower: LowerWorld, world: World) -> bool:
     """Report whether a lower's Node records that deletions are blocked because a store was restored."""
     entry = world.upper.nodes.get("", lower.node)
     node = entry.manifest() if entry is not None else {}
-    return bool(node) and is_ours(node, world.owner) and noted(node) is not None
+    return bool(node) and is_ours(node, world.owner) and restored_condition(node) is not None
 
 
-def noted(node: Manifest) -> Manifest | None:
+def restored_condition(node: Manifest) -> Manifest | None:
     """Return the condition of a Node that blocks deletions because a store was restored, None if there is none."""
     conditions = (node.get("status") or {}).get("conditions") or ()
     blocking = (
@@ -131,14 +132,15 @@ def noted(node: Manifest) -> Manifest | None:
     return next((condition for condition in blocking if condition.get("reason") == STORE_RESTORED), None)
 
 
-def _restored(unrequested: int) -> str:
+def _restored_message(unrequested: int) -> str:
     return (
         f"{unrequested} deletions that no user requested are blocked: a cluster was restored from a backup, so missing "
         f"objects may be lost; {_FORCE}"
     )
 
 
-def _are_many(count: int, total: int, limits: Guard) -> bool:
+def _exceeds_limits(count: int, total: int, limits: Guard) -> bool:
+    """Report whether both limits are exceeded: the number, and the percentage of what is owned."""
     return count > limits.max_deletes and 100 * count > limits.max_delete_percent * max(count, total)
 
 
@@ -147,10 +149,10 @@ def _percent(count: int, total: int) -> int:
     return -(-100 * count // max(count, total))
 
 
-def _too_many(held: Sequence[Step], total: int, place: str, limits: Guard) -> str:
+def _too_many(blocked: Sequence[Step], total: int, place: str, limits: Guard) -> str:
     """Return the message about blocked steps: for objects only in the lower cluster, pods only in the upper."""
     bounds = f"guard.maxDeletes: {limits.max_deletes} and guard.maxDeletePercent: {limits.max_delete_percent}"
-    count, lost = len(held), sum(map(_has_lost_its_copy, held))
+    count, lost = len(blocked), sum(map(_is_about_lost_lower_pod, blocked))
     scope = f"{place} ({_percent(count, total)} % of the owned objects there)"
     if lost == count:
         return (
@@ -162,7 +164,7 @@ def _too_many(held: Sequence[Step], total: int, place: str, limits: Guard) -> st
     return f"{count} {noun}{scope} that no user requested are blocked by {bounds}{details}; {_FORCE}"
 
 
-def _has_lost_its_copy(step: Step) -> bool:
+def _is_about_lost_lower_pod(step: Step) -> bool:
     """Report whether a step sets an upper pod to Failed, or reads before that whether its lower pod is really gone."""
     return step.ref.kind == POD and step.verb == ("patch" if step.ref.cluster == UPPER else "confirm")
 

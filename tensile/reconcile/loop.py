@@ -315,10 +315,10 @@ class Loop:
         world, lower = self._world, self._world.lowers[key.lower]
         is_forced, restored = self._forced, is_restored(lower, world)
         guarded = guard(found, world.topology.guard, lower, restored=restored, forced=is_forced)
-        if not guarded.held:
+        if not guarded.message:
             return guarded.plan
         self.held[key] = guarded.blocked
-        return guarded.plan._replace(problem=Problem(guarded.reason, guarded.held))
+        return guarded.plan._replace(problem=Problem(guarded.reason, guarded.message))
 
     def _permitted(self, found: Plan) -> Plan:
         """Remove the steps that are not permitted, and those that depend on one."""

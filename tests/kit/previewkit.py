@@ -10,7 +10,7 @@ from worldkit import NOW, stored
 from tensile.engine.caches import bound_feed, lower_feeds, upper_feeds
 from tensile.kube.cluster import Patch
 from tensile.kubelet.node.rule import NodeRule
-from tensile.kubelet.pods.orphans import PodOrphanRule
+from tensile.kubelet.pods.lost_pods import PodOrphanRule
 from tensile.kubelet.pods.rule import PodRule
 from tensile.objects import CONFIG_MAP, NODE, POD, SECRET, UPPER, Kind, Manifest, Ref
 from tensile.reconcile.diff import Operation, changes

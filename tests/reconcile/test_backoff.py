@@ -9,9 +9,9 @@ from tensile.objects import CONFIG_MAP, EVENT, POD, Ref
 from tensile.reconcile.backoff import (
     DELAY_AFTER_DENIAL,
     EVENT_INTERVAL,
+    EVENTS_PER_OBJECT,
     MAX_DELAY,
     MAX_DELAY_OF_DENIED_CHANGE,
-    OF_AN_OBJECT,
     REWORDED_INTERVAL,
     SHORTEST_DELAY,
     SPREAD_AFTER_DENIAL,
@@ -264,7 +264,7 @@ def said(number: int, reason: str = "Forbidden") -> Step:
 def test_events_about_one_object_are_rate_limited() -> None:
     """A message that always differs, as of an annotation that a client keeps changing, does not fill the store."""
     telling = EventDeduplicator()
-    burst, seconds = OF_AN_OBJECT
+    burst, seconds = EVENTS_PER_OBJECT
     for number in range(1000):
         for step in telling.fresh((said(number), CREATE), 5.0):
             telling.note(step, 5.0)

@@ -10,7 +10,7 @@ from worldkit import A
 
 from tensile.kube.cluster import Patch
 from tensile.objects import CONFIG_MAP, LEASE, POD, UPPER, Ref
-from tensile.reconcile.backoff import MAX_DELAY, REPEATED, REPEATED_WITHIN, WriteThrottle
+from tensile.reconcile.backoff import FREE_REPETITIONS, MAX_DELAY, REPETITION_SECONDS, WriteThrottle
 from tensile.reconcile.desired import Decision, Patched
 from tensile.reconcile.plan import Step
 from tensile.reconcile.world import World
@@ -46,7 +46,7 @@ def made(times: int, *steps: Step, every: float = 0.1) -> tuple[WriteThrottle, f
 
 def test_a_repeated_change_is_not_delayed_at_first() -> None:
     """A container that alternates between ready and not ready is news each time."""
-    found, now = made(REPEATED - 1, step("True"), step("False"))
+    found, now = made(FREE_REPETITIONS - 1, step("True"), step("False"))
     assert found.left(step("True"), now) <= 0.0
     assert found.left(step("Unknown"), now) <= 0.0
 
@@ -54,7 +54,7 @@ def test_a_repeated_change_is_not_delayed_at_first() -> None:
 def test_a_repeated_confirm_is_delayed_per_uid() -> None:
     """A lower cluster may respond such that the same read is needed again."""
     asked = Step("confirm", COPY, "because", uid="one")
-    found, now = made(REPEATED, asked)
+    found, now = made(FREE_REPETITIONS, asked)
     assert 0.0 < found.left(asked, now) < 1.0
     assert found.left(replace(asked, uid="another"), now) <= 0.0
 
@@ -64,7 +64,7 @@ def test_a_change_that_is_reverted_each_time_is_delayed_longer_and_longer() -> N
 
     Another change of the object is not delayed, nor is the same change after a while.
     """
-    found, now = made(REPEATED, step())
+    found, now = made(FREE_REPETITIONS, step())
     first = found.left(step(), now)
     assert 0.0 < first < 1.0
     assert found.left(step(), now + first) <= 0.0
@@ -73,7 +73,7 @@ def test_a_change_that_is_reverted_each_time_is_delayed_longer_and_longer() -> N
         found.note(step(), now)
     assert found.left(step(), now) == MAX_DELAY
     assert found.left(step("False"), now) <= 0.0
-    assert found.left(step(), now + REPEATED_WITHIN) <= 0.0
+    assert found.left(step(), now + REPETITION_SECONDS) <= 0.0
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_a_change_that_is_reverted_each_time_is_delayed_longer_and_longer() -> N
 )
 def test_a_change_counts_as_repeated_if_only_its_time_or_version_differs(other: dict[str, str]) -> None:
     """Times and resourceVersions differ in each write of the same status."""
-    found, now = made(REPEATED, step())
+    found, now = made(FREE_REPETITIONS, step())
     assert found.left(step(**other), now) > 0.0
 
 
@@ -96,14 +96,14 @@ def test_the_precondition_of_a_json_patch_is_not_part_of_the_change() -> None:
         change = {"op": "replace", "path": "/data/key", "value": value}
         return Step("patch", COPY, "because", patch=Patch("json-patch", [fence, change]))
 
-    found, now = made(1, *(fenced(str(number)) for number in range(REPEATED)))
+    found, now = made(1, *(fenced(str(number)) for number in range(FREE_REPETITIONS)))
     assert found.left(fenced("99"), now) > 0.0
     assert found.left(fenced("99", "b"), now) <= 0.0
 
 
 def test_a_change_that_is_repeated_rarely_is_never_delayed() -> None:
     """The total number of repetitions does not matter."""
-    found, now = made(100, step(), every=REPEATED_WITHIN + 1.0)
+    found, now = made(100, step(), every=REPETITION_SECONDS + 1.0)
     assert found.left(step(), now) <= 0.0
 
 
@@ -121,7 +121,7 @@ def test_only_a_limited_number_of_objects_is_tracked() -> None:
     found = WriteThrottle(limit=2)
     others = [Step("patch", ABOVE._replace(name=f"p{number}"), "", patch=status("True")) for number in range(3)]
     for one in others:
-        for _ in range(REPEATED):
+        for _ in range(FREE_REPETITIONS):
             found.note(one, 1.0)
     assert [found.left(one, 1.0) > 0.0 for one in others] == [False, True, True]
 
@@ -147,7 +147,7 @@ def fighting() -> tuple[LoopUnderTest, list[float]]:
 def test_the_creation_of_a_copy_that_is_deleted_each_time_is_delayed() -> None:
     """Another engine that does not know the pod that needs the copy may delete it."""
     create = Step("create", COPY, "because", body={})
-    found, now = made(REPEATED, create)
+    found, now = made(FREE_REPETITIONS, create)
     assert found.left(create, now) > 0.0
     assert found.left(replace(create, ref=COPY._replace(name="other")), now) <= 0.0
 
@@ -161,7 +161,7 @@ async def test_a_loop_repeats_a_reverted_change_every_few_seconds() -> None:
         bench.loop.add(ONE)
     await bench.loop.wait_idle()
     written = [one.subresource for one in bench.noted.steps]
-    assert REPEATED < written.count("status") <= REPEATED + 8 + MINUTE / MAX_DELAY
+    assert FREE_REPETITIONS < written.count("status") <= FREE_REPETITIONS + 8 + MINUTE / MAX_DELAY
     assert written.count("") == len(moments) >= 10 * MINUTE
     assert bench.noted.defects == []
     await bench.close()
@@ -171,11 +171,11 @@ async def test_a_loop_repeats_a_reverted_change_every_few_seconds() -> None:
 async def test_a_delayed_repetition_is_made_without_a_further_event() -> None:
     """The loop enqueues the key again when the delay is over."""
     bench, _ = fighting()
-    for _ in range(REPEATED + 3):
+    for _ in range(FREE_REPETITIONS + 3):
         bench.loop.add(ONE)
         await bench.loop.wait_idle()
     before = [one.subresource for one in bench.noted.steps].count("status")
-    assert before == REPEATED
+    assert before == FREE_REPETITIONS
     await until(1.0)
     assert [one.subresource for one in bench.noted.steps].count("status") == before + 1
     await bench.close()

@@ -56,8 +56,8 @@ def test_deletions_beyond_both_limits_are_blocked_with_a_message_about_the_limit
     guarded = guard(deletions(unasked), LIMITS, owning(default=owned))
     assert guarded.plan.steps == ()
     assert guarded.reason == "DeletionLimitExceeded"
-    assert "guard.maxDeletes: 2" in guarded.held
-    assert "tensile apply --force" in guarded.held
+    assert "guard.maxDeletes: 2" in guarded.message
+    assert "tensile apply --force" in guarded.message
 
 
 @pytest.mark.parametrize(("percent", "unasked", "owned"), [(0, 1, 500), (30, 301, 1000)])
@@ -66,7 +66,7 @@ def test_a_percentage_slightly_above_the_limit_is_blocked(percent: int, unasked:
     limits = Guard(maxDeletes=0, maxDeletePercent=percent)
     guarded = guard(deletions(unasked), limits, owning(default=owned))
     assert guarded.plan.steps == ()
-    assert f"{unasked} deletions in namespace default ({percent + 1} % of the owned objects there)" in guarded.held
+    assert f"{unasked} deletions in namespace default ({percent + 1} % of the owned objects there)" in guarded.message
 
 
 def lost(count: int, verb: Verb = "confirm") -> Plan:
@@ -81,7 +81,7 @@ def test_pods_that_were_deleted_only_in_the_lower_cluster_get_their_own_message(
     """Nothing would be deleted: the command sets the pods to Failed, so that their controllers replace them."""
     guarded = guard(lost(5, verb), LIMITS, owning(default=5))
     assert guarded.plan.steps == ()
-    assert guarded.held == (
+    assert guarded.message == (
         "5 pods in namespace default (100 % of the owned objects there) were deleted in the lower cluster, but not in "
         "the upper one, where guard.maxDeletes: 2 and guard.maxDeletePercent: 50 keep them unchanged; "
         "to set them to Failed, so that their controllers replace them, run: tensile apply --force"
@@ -90,7 +90,7 @@ def test_pods_that_were_deleted_only_in_the_lower_cluster_get_their_own_message(
 
 def test_deletions_and_missing_lower_pods_are_counted_separately_in_the_message() -> None:
     """Some objects exist only in the lower cluster, and some pods only in the upper one."""
-    words = guard(together(deletions(3, first=100), lost(4)), LIMITS, owning(default=5)).held
+    words = guard(together(deletions(3, first=100), lost(4)), LIMITS, owning(default=5)).message
     assert words.startswith("7 changes in namespace default (88 % of the owned objects there) that no user requested")
     assert ": 3 deletions there, and 4 pods that were deleted only there; if they are correct, run: " in words
 
@@ -108,7 +108,7 @@ def test_a_blocked_namespace_blocks_no_other_namespace() -> None:
     guarded = guard(plan, LIMITS, owning(shop=3, quiet=1))
     assert namespaces(guarded) == ["quiet"]
     assert guarded.reason == "DeletionLimitExceeded"
-    assert "60 deletions in namespace shop (96 % of the owned objects there)" in guarded.held
+    assert "60 deletions in namespace shop (96 % of the owned objects there)" in guarded.message
 
 
 def test_few_deletions_in_each_of_many_namespaces_are_blocked_together() -> None:
@@ -116,7 +116,7 @@ def test_few_deletions_in_each_of_many_namespaces_are_blocked_together() -> None
     plan = together(*(deletions(2, namespace=f"n{number}") for number in range(10)))
     guarded = guard(plan, LIMITS, owning(**{f"n{number}": 2 for number in range(10)}))
     assert guarded.plan.steps == ()
-    assert "20 deletions (100 % of the owned objects there)" in guarded.held
+    assert "20 deletions (100 % of the owned objects there)" in guarded.message
 
 
 def test_the_message_counts_all_blocked_deletions() -> None:
@@ -124,7 +124,7 @@ def test_the_message_counts_all_blocked_deletions() -> None:
     plan = together(deletions(100, namespace="shop"), *(deletions(2, namespace=f"n{number}") for number in range(10)))
     guarded = guard(plan, LIMITS, owning(shop=100, **{f"n{number}": 2 for number in range(10)}))
     assert guarded.plan.steps == ()
-    assert "120 deletions (100 % of the owned objects there)" in guarded.held
+    assert "120 deletions (100 % of the owned objects there)" in guarded.message
 
 
 def test_the_percentage_is_that_of_the_namespace() -> None:
@@ -148,7 +148,7 @@ def test_the_message_names_only_the_first_three_blocked_namespaces() -> None:
     """The others are given as a number."""
     names = [f"n{number}" for number in range(5)]
     guarded = guard(together(*(deletions(3, namespace=name) for name in names)), LIMITS, owning(other=100))
-    assert "in namespaces n0, n1, n2 and 2 more" in guarded.held
+    assert "in namespaces n0, n1, n2 and 2 more" in guarded.message
 
 
 def test_an_object_counts_for_the_upper_namespace_that_maps_to_its_place() -> None:
@@ -177,8 +177,8 @@ def test_after_a_restore_not_even_one_unrequested_deletion_passes(noted: bool) -
     guarded = guard(plan, LIMITS, owning(default=100), restored=noted)
     assert guarded.plan.steps == plan.steps[1:]
     assert guarded.reason == "StoreRestored"
-    assert "a cluster was restored from a backup" in guarded.held
-    assert "tensile apply --force" in guarded.held
+    assert "a cluster was restored from a backup" in guarded.message
+    assert "tensile apply --force" in guarded.message
     assert guard(plan, LIMITS, owning(default=100), restored=noted, forced=True).plan == plan
 
 

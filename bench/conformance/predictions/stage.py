@@ -25,7 +25,7 @@ from bench.kit.sites import DEPLOYMENTS, MERGE, NODES, PODS, Manifest, Site, unt
 from bench.kit.workload import PROVIDER
 from tensile.names import TRIED, VIRTUAL_POD
 from tensile.objects import moment_of
-from tensile.policy.descheduler.plan import DEADLOCK
+from tensile.policy.descheduler.moves import DEADLOCK
 from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import UPPER, Options
 

@@ -96,17 +96,17 @@ BUGS = (
     ),
     Bug(
         "absence from a cache without a list counts",
-        "tensile/kubelet/pods/orphans.py",
+        "tensile/kubelet/pods/lost_pods.py",
         "if not (lower.settled and world.upper.namespaces.synced) or lower.unreachable_seconds:",
         "if lower.unreachable_seconds:",
-        _tests("kubelet/pods/orphans"),
+        _tests("kubelet/pods/lost_pods"),
     ),
     Bug(
         "a lower cluster that does not answer counts as empty",
-        "tensile/kubelet/pods/orphans.py",
+        "tensile/kubelet/pods/lost_pods.py",
         "if not (lower.settled and world.upper.namespaces.synced) or lower.unreachable_seconds:",
         "if not (lower.settled and world.upper.namespaces.synced):",
-        _tests("kubelet/pods/orphans"),
+        _tests("kubelet/pods/lost_pods"),
     ),
     Bug(
         "a pod gets the status of an older one of its name",
@@ -134,7 +134,7 @@ BUGS = (
         "tensile/reconcile/pods/index.py",
         "was_its = facts is not None and facts.upper_uid == upper.uid",
         "was_its = departure is not None",
-        _tests("kubelet/pods/rule", "kubelet/pods/orphans"),
+        _tests("kubelet/pods/rule", "kubelet/pods/lost_pods"),
     ),
     Bug(
         "a pod is made while its predecessor runs elsewhere",

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from cryptography import x509
 
-from tensile.diagnostics.doctor.access import renew_token
+from tensile.diagnostics.doctor.apiserver import renew_token
 from tensile.diagnostics.doctor.facts import (
     AUTHORITY,
     REQUESTS,

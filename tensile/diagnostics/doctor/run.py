@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from tensile.diagnostics.doctor.access import check_connection, check_rights
+from tensile.diagnostics.doctor.apiserver import check_connection, check_rights
 from tensile.diagnostics.doctor.certificates import check_certificates
 from tensile.diagnostics.doctor.collect import gather_facts, topology_at
 from tensile.diagnostics.doctor.facts import CHECKS, ClusterFacts, Facts, Finding, Level, shown

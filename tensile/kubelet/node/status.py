@@ -12,7 +12,7 @@ from typing import Any
 
 from tensile.kubelet.node.capacity import NodeOffer, capacity, declared_features
 from tensile.kubelet.pods.conditions import replacing
-from tensile.kubelet.pods.orphans import PodOrphanRule
+from tensile.kubelet.pods.lost_pods import PodOrphanRule
 from tensile.names import (
     DELETIONS_BLOCKED,
     IN_TOPOLOGY,
@@ -26,7 +26,7 @@ from tensile.names import (
 from tensile.objects import Manifest, moment_of, timestamp
 from tensile.reconcile import mirrored_kinds
 from tensile.reconcile.desired import Absent, Patched, Rule, VerifyAbsent
-from tensile.reconcile.guard import noted
+from tensile.reconcile.guard import restored_condition
 from tensile.reconcile.rules import orphans
 from tensile.reconcile.world import Key, LowerWorld, Problem, World
 from tensile.resources import parse
@@ -190,7 +190,7 @@ def held_back(seen: Manifest, lower: LowerWorld, world: World) -> Problem | None
     blocked = [world.problems[key] for key in keys(lower.name) if key in world.problems]
     if blocked:
         return min(blocked, key=lambda one: one.reason != STORE_RESTORED)
-    record = noted(seen)
+    record = restored_condition(seen)
     if record is None or (_is_certain(lower, world) and not any(_wants_unrequested_changes(lower, world))):
         return None
     return Problem(STORE_RESTORED, record["message"])

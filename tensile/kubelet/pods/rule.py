@@ -4,7 +4,7 @@ An upper pod has at most one lower pod, identified by its name and the upper UID
 pod is created, kept in sync and its status reported. Once the upper pod is deleted, the lower pod is deleted first and
 the upper object last, so that nothing runs unseen. The lower pod of an earlier upper pod of that name is deleted before
 another one starts, in whichever lower cluster it is, so that two never run. What is missing without having been deleted
-is decided in `orphans.py`, within the guard.
+is decided in `lost_pods.py`, within the guard.
 """
 
 from collections.abc import Collection, Iterator
@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 from tensile.kube.store import Delta, Entry
 from tensile.kubelet.node.rule import key_of as node_key
 from tensile.kubelet.pods.deletion import delete_lower, has_run, last_known_status, or_eviction, remove_upper
-from tensile.kubelet.pods.orphans import adopt, is_doubtful
+from tensile.kubelet.pods.lost_pods import adopt, may_be_lost_in_restore
 from tensile.kubelet.pods.status import forgotten_status, status_write
 from tensile.kubelet.pods.sync import create, out_of_reach, report_blocked, sync
 from tensile.names import LOWER_UNREACHABLE, MIRRORED, NAMESPACE_EXCLUDED, STORE_RESTORED, VIRTUAL_POD, ProblemReason
@@ -179,7 +179,7 @@ def _unbound(key: Key, lower: LowerWorld, world: World) -> Decision:
         return _NOTHING
     if not _is_up_to_date(lower):
         return _NOTHING
-    is_held = is_doubtful(lower_pod, successor.pod, lower, world)
+    is_held = may_be_lost_in_restore(lower_pod, successor.pod, lower, world)
     return _NOTHING if is_held else Decision(_predecessor_deletion(key, lower_pod, successor.pod, lower))
 
 
@@ -293,7 +293,7 @@ def _end_predecessor(key: Key, lower_pod: Entry, bound: BoundPod, world: World) 
     """
     upper, lower = bound
     where = f"pod {lower_pod.namespace}/{lower_pod.name} in lower cluster {lower.name}"
-    if is_doubtful(lower_pod, upper, lower, world):
+    if may_be_lost_in_restore(lower_pod, upper, lower, world):
         return report_blocked(view_of(upper.manifest()), _restored_problem(where), world.now)
     deletion = _predecessor_deletion(key, lower_pod, upper, lower)
     if upper.facts.terminal or any(isinstance(one, VerifyAbsent) for one in deletion):
@@ -360,7 +360,7 @@ def _predecessor_problem(key: Key, upper: Entry, other: LowerWorld, world: World
         return Problem(PREDECESSOR_UNREACHABLE, message)
     where = f"pod {other.namespace(key.namespace)}/{key.name} in lower cluster {other.name}"
     earlier = copies.existing_copy(upper, other)
-    if earlier is not None and is_doubtful(earlier, upper, other, world):
+    if earlier is not None and may_be_lost_in_restore(earlier, upper, other, world):
         return _restored_problem(where)
     advice = f"if it does not, delete it there, or remove {other.name} from the topology"
     return Problem(PREDECESSOR_RUNNING, f"{where} of an earlier pod of this name must terminate first; {advice}")

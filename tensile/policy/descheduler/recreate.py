@@ -15,7 +15,7 @@ from tensile.kube.store import Delta, Entry
 from tensile.names import WITHDRAWN, ProblemReason
 from tensile.objects import POD, UPPER, Ref, as_read, metadata, timestamp
 from tensile.policy.descheduler.limits import is_being_drained
-from tensile.policy.descheduler.plan import candidates
+from tensile.policy.descheduler.moves import candidates
 from tensile.policy.descheduler.replacement import BACKUP, PodBackup, backup_in, backup_ref
 from tensile.reconcile.copies import BoundPod, bound
 from tensile.reconcile.desired import Absent, Decision, EmitEvent, Patched, Present, Watch

@@ -33,15 +33,15 @@ from tensile.policy.descheduler.limits import (
     ref_of_node,
     seconds_until,
 )
-from tensile.policy.descheduler.plan import (
+from tensile.policy.descheduler.moves import (
     DEADLOCK,
     Move,
     PassPlan,
     Skip,
     candidates,
-    is_ready,
     is_source,
     join_messages,
+    may_evict_now,
     one_pass,
     record_of,
 )
@@ -117,7 +117,7 @@ class DeschedulerRule:
         plan = one_pass(world)
         moves = _moves_from(plan, lower)
         if interval_left > 0:
-            backed_up = [move for move in moves if not move.owner and is_ready(move, world)]
+            backed_up = [move for move in moves if not move.owner and may_evict_now(move, world)]
             evictions = tuple(_evictions(backed_up, lower, world)) if backed_up else ()
             return Decision((*events, *evictions), problem=world.problems.get(key), requeue_after=interval_left)
         skips = _skips_of(plan, lower)
@@ -179,7 +179,7 @@ def _evictions_and_backups(moves: list[Move], lower: LowerWorld, world: World) -
     ready: list[Move] = []
     unready: list[Move] = []
     for move in moves:
-        (ready if is_ready(move, world) else unready).append(move)
+        (ready if may_evict_now(move, world) else unready).append(move)
     if ready:
         yield from _evictions(ready, lower, world)
     for move in unready:

@@ -49,7 +49,7 @@ _PLACEMENT_FIELDS = ("nodeSelector", "affinity", "tolerations", "topologySpreadC
 _Fingerprint = bytes
 
 
-class StuckPod(NamedTuple):
+class LeavingPod(NamedTuple):
     """A pod unschedulable for too long: the upper pod, its lower cluster's name, and since when."""
 
     upper: Entry
@@ -65,7 +65,7 @@ def is_open(lower: LowerWorld, world: World) -> bool:
     return is_known(lower) and is_reachable(node.manifest(), lower)
 
 
-def stuck_in(lower: LowerWorld, world: World) -> Iterator[StuckPod]:
+def stuck_in(lower: LowerWorld, world: World) -> Iterator[LeavingPod]:
     """Yield the pods of a lower cluster that have been unschedulable for longer than the topology allows."""
     min_duration = world.topology.descheduler.pending_longer_than
     for lower_entry in lower.pods:
@@ -75,7 +75,7 @@ def stuck_in(lower: LowerWorld, world: World) -> Iterator[StuckPod]:
             continue
         since = waiting_since(lower_entry.manifest())
         if since is not None and world.now - since >= min_duration:
-            yield StuckPod(upper, lower.name, since)
+            yield LeavingPod(upper, lower.name, since)
 
 
 def waiting_since(pod: Manifest) -> datetime | None:

@@ -169,7 +169,7 @@ def _foreign_copy(key: Key, found: Entry, claim: Entry, world: World) -> Decisio
 def _keep_copy(key: Key, claim: Entry, found: Entry | None, copy: Entry | None, world: World) -> Decision:
     """Create or update the copy, and report its state on the upper claim; `found` exists under its name."""
     lower = world.lowers[key.lower]
-    if claim.facts.passing or not has_node(lower, world) or (found is None and claim.facts.terminating):
+    if claim.facts.ephemeral or not has_node(lower, world) or (found is None and claim.facts.terminating):
         return Decision()
     if found is None and (claim.facts.volume or claims.held_by(claim, lower, world)):
         return _report_lost(key, claim, lower, world)

@@ -79,8 +79,8 @@ class ClaimFacts(msgspec.Struct, frozen=True, gc=False):
     `owner` and `upper_uid` are our marks ("" in the upper cluster, and where we did not write them). `selected` is the
     node that a scheduler chose, `chosen` the lower that we chose. `provisioner` is who is to create the volume,
     `volume` the one that it has or requests; each is "" for none. `prebound` is whether its author named the volume,
-    and not the controller that binds claims. `passing` is whether it belongs to a pod and is deleted with it, as for a
-    generic ephemeral volume.
+    and not the controller that binds claims. `ephemeral` is whether it is that of a pod's generic ephemeral
+    volume, and is deleted with the pod.
     """
 
     owner: str
@@ -93,7 +93,7 @@ class ClaimFacts(msgspec.Struct, frozen=True, gc=False):
     storage_class: str
     bound: bool
     lost: bool
-    passing: bool
+    ephemeral: bool
     terminating: bool
 
 
@@ -124,7 +124,7 @@ def facts_of(claim: Manifest) -> ClaimFacts:
         storage_class=class_of(claim) or "",
         bound=phase == "Bound",
         lost=phase == "Lost",
-        passing=controller_of(claim).get("kind") == "Pod",
+        ephemeral=controller_of(claim).get("kind") == "Pod",
         terminating="deletionTimestamp" in metadata(claim),
     )
 

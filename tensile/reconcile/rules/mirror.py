@@ -12,8 +12,8 @@ Each mirrored kind is one file, which states what is particular to it in a `Mirr
 what its copy contains. A `MirrorRule` has the watches and keys that they share. The list of the rules is in
 `reconcile/mirrored_kinds.py`.
 
-To add a kind, begin with a copy of `services.py` if pods use it by their namespace, or of `service_accounts.py` if they
-refer to it by name. CONTRIBUTING.md has the other steps.
+CONTRIBUTING.md says how to add a kind. `services.py` is an example of a kind that pods use by their namespace, and
+`service_accounts.py` of one that they refer to by name.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping

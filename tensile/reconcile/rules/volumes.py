@@ -87,14 +87,14 @@ def transform(raw: bytes) -> Transformed:
     """Transform a volume of the upper cluster: its bytes and facts."""
     volume: Manifest = orjson.loads(raw)
     spec, notes, marks = volume.get("spec") or {}, annotations(volume), marks_of(volume)
-    holder = spec.get("claimRef") or {}
+    claim_ref = spec.get("claimRef") or {}
     facts = VolumeFacts(
         owner=marks.owner,
         upper_uid=marks.upper_uid,
         lower=notes.get(LOWER, ""),
         lower_claim=notes.get(LOWER_CLAIM_UID, ""),
-        claim=(holder.get("namespace", ""), holder.get("name", "")),
-        claim_uid=holder.get("uid", ""),
+        claim=(claim_ref.get("namespace", ""), claim_ref.get("name", "")),
+        claim_uid=claim_ref.get("uid", ""),
         released=(volume.get("status") or {}).get("phase") in ("Released", "Failed"),
         deletes=spec.get("persistentVolumeReclaimPolicy") == "Delete",
         terminating="deletionTimestamp" in metadata(volume),
@@ -105,8 +105,8 @@ def transform(raw: bytes) -> Transformed:
 def transform_lower(raw: bytes) -> Transformed:
     """Transform a volume of a lower cluster to the facts that are reported upwards; it is never ours to change."""
     spec = orjson.loads(raw).get("spec") or {}
-    holder = (spec.get("claimRef") or {}).get("uid", "")
-    return Transformed(b"", LowerVolume(holder, _source(spec), spec.get("persistentVolumeReclaimPolicy", "Retain")))
+    claim_uid = (spec.get("claimRef") or {}).get("uid", "")
+    return Transformed(b"", LowerVolume(claim_uid, _source(spec), spec.get("persistentVolumeReclaimPolicy", "Retain")))
 
 
 def _source(spec: Manifest) -> str:
@@ -183,7 +183,7 @@ class VolumeRule:
             return _new(key, volume, lower, world)
         if volume.facts.lower != lower.name:
             return Decision()
-        return _reclaimed(volume, lower, world) if volume.facts.released else _kept(volume, lower)
+        return _reclaimed(volume, lower, world) if volume.facts.released else _updated(volume, lower)
 
 
 def _new(key: Key, foreign: Entry | None, lower: LowerWorld, world: World) -> Decision:
@@ -202,9 +202,9 @@ def _new(key: Key, foreign: Entry | None, lower: LowerWorld, world: World) -> De
     copy = copy_in(lower, claim, world)
     if copy is not None and copy.facts.terminating:
         return Decision()
-    if claim.facts.passing and not is_selected(claim):
+    if claim.facts.ephemeral and not is_selected(claim):
         return Decision()
-    if copy is None and not claim.facts.passing:
+    if copy is None and not claim.facts.ephemeral:
         return Decision(depends_on=(claim_rule.key_of(lower.name, claim.namespace, claim.name),))
     if not is_selected(claim) and lower_volume(lower, copy) is None:
         return Decision()
@@ -269,7 +269,7 @@ def _policy(claim: Entry, volume: Entry | None, world: World) -> str:
 
     The placeholder of an ephemeral volume represents nothing that could be lost.
     """
-    if claim.facts.passing:
+    if claim.facts.ephemeral:
         return "Delete"
     known = world.upper.more[STORAGE_CLASS].get("", claim.facts.storage_class)
     if known is not None:
@@ -277,9 +277,9 @@ def _policy(claim: Entry, volume: Entry | None, world: World) -> str:
     return "Delete" if volume is not None and volume.facts.policy == "Delete" else "Retain"
 
 
-def _kept(volume: Entry, lower: LowerWorld) -> Decision:
+def _updated(volume: Entry, lower: LowerWorld) -> Decision:
     """Update a placeholder's annotations and capacity from the lower claim and its volume."""
-    copy = _holder(volume, lower)
+    copy = _lower_claim(volume, lower)
     if copy is None:
         return Decision()
     manifest = volume.manifest()
@@ -293,7 +293,7 @@ def _kept(volume: Entry, lower: LowerWorld) -> Decision:
     return Decision((Present(ref, wanted, reason, sections=_SECTIONS),))
 
 
-def _holder(volume: Entry, lower: LowerWorld) -> Entry | None:
+def _lower_claim(volume: Entry, lower: LowerWorld) -> Entry | None:
     """Return the lower claim that holds a placeholder's data."""
     namespace, name = volume.facts.claim
     copy = lower.more[CLAIM].get(lower.namespace(namespace), name)
@@ -303,8 +303,8 @@ def _holder(volume: Entry, lower: LowerWorld) -> Entry | None:
 def _reclaimed(volume: Entry, lower: LowerWorld, world: World) -> Decision:
     """Apply the reclaim policy of a placeholder whose claim is gone."""
     facts = volume.facts
-    holder = world.upper.more[CLAIM].get(*facts.claim)
-    if not facts.deletes or (holder is not None and holder.uid == facts.claim_uid):
+    claim = world.upper.more[CLAIM].get(*facts.claim)
+    if not facts.deletes or (claim is not None and claim.uid == facts.claim_uid):
         return Decision()
     deletion = Absent(Ref(UPPER, VOLUME, "", volume.name), volume.uid, "its claim and its lower volume are gone")
     if not facts.lower_claim:
@@ -359,9 +359,9 @@ def _on_lower_claim(world: World, lower: str, delta: Delta) -> Iterator[Key]:
 
 def _on_lower_volume(world: World, lower: str, delta: Delta) -> Iterator[Key]:
     """Yield the placeholders of the claim that has a lower volume, and the one that this claim does not have yet."""
-    holder = delta.entry.facts.claim_uid
-    yield from _placeholder_keys(world, lower, holder)
-    for copy in world.lowers[lower].more[CLAIM].select("uid", holder):
+    claim_uid = delta.entry.facts.claim_uid
+    yield from _placeholder_keys(world, lower, claim_uid)
+    for copy in world.lowers[lower].more[CLAIM].select("uid", claim_uid):
         if is_copy(copy, world.owner):
             yield key_of(lower, name_of(copy.facts.upper_uid))
 

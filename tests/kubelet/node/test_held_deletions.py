@@ -8,7 +8,7 @@ from worldkit import A, home, lose, marked, put, raised, thing, twin, upper_pod,
 from tensile.kubelet.node.status import held_back, keys
 from tensile.names import DELETIONS_BLOCKED, STORE_RESTORED
 from tensile.objects import SERVICE, Manifest
-from tensile.reconcile.guard import is_restored, noted
+from tensile.reconcile.guard import is_restored, restored_condition
 from tensile.reconcile.world import Problem, World
 
 HOLDS, RESTORED = Problem("DeletionLimitExceeded", "21 deletions"), Problem(STORE_RESTORED, "went back")
@@ -86,5 +86,5 @@ def test_only_the_report_on_a_node_of_this_topology_counts_for_the_guard() -> No
     assert is_restored(here.lowers[A], here)
     put(here.upper.nodes, {**written(node()), "status": said})
     assert not is_restored(here.lowers[A], here)
-    assert noted(marked(node(), "x")) is not None
-    assert noted(thing("Node", A, "")) is None
+    assert restored_condition(marked(node(), "x")) is not None
+    assert restored_condition(thing("Node", A, "")) is None

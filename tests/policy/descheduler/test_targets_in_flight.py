@@ -8,7 +8,7 @@ from worldkit import changed, decided, drop, put, twin, written
 
 from tensile.names import WITHDRAWN
 from tensile.objects import Manifest, annotations
-from tensile.policy.descheduler.plan import evictions, one_pass
+from tensile.policy.descheduler.moves import drain_preview, one_pass
 from tensile.policy.descheduler.replacement import backup, successor_of
 from tensile.policy.descheduler.rule import DeschedulerRule, key_of
 from tensile.policy.descheduler.targets import in_flight
@@ -93,9 +93,9 @@ def test_two_drained_lowers_do_not_count_on_the_same_room() -> None:
     keep(here, "one")
     noted(here, left("Pod-one", ""))
     assert stays(here, C).startswith("default/two: ")
-    (told,) = evictions(here, C)
+    (told,) = drain_preview(here, C)
     assert not told.leaves
-    (own,) = evictions(here, A)
+    (own,) = drain_preview(here, A)
     assert own.leaves
 
 

@@ -188,7 +188,7 @@ def test_the_facts_of_a_claim_are_extracted() -> None:
     owner = [{"kind": "Pod", "name": "web", "controller": True}]
     facts = facts_of(claim(node=A, ownerReferences=owner, deletionTimestamp="2026-03-01T12:00:00Z"))
     assert (facts.selected, facts.provisioner, facts.storage_class) == (A, PROVISIONER, "goes")
-    assert (facts.passing, facts.terminating, facts.bound, facts.volume) == (True, True, False, "")
+    assert (facts.ephemeral, facts.terminating, facts.bound, facts.volume) == (True, True, False, "")
     assert facts_of(claim(volume="v")).bound
     assert facts_of(copy(claim(), phase="Lost")).lost
     assert facts_of(copy(claim())).upper_uid == "claim-data"

@@ -40,7 +40,7 @@ from tensile.policy.descheduler.replacement import (
     without_expired_avoidance,
 )
 from tensile.policy.descheduler.targets import (
-    StuckPod,
+    LeavingPod,
     Targets,
     in_flight,
     is_open,
@@ -99,8 +99,8 @@ def one_pass(world: World) -> PassPlan:
     A pod without a backup gets one in this pass and takes no turn, so that one whose Secret is refused delays no other.
     """
     lowers = [lower for lower in world.lowers.values() if is_source(lower, world)]
-    stuck = [one for lower in lowers for one in candidates(lower, world)]
-    stuck.sort(key=lambda one: (one.since, one.upper.namespace, one.upper.name))
+    leaving_pods = [one for lower in lowers for one in candidates(lower, world)]
+    leaving_pods.sort(key=lambda one: (one.since, one.upper.namespace, one.upper.name))
     quotas = {lower.name: _EvictionQuota(lower, world) for lower in lowers}
     targets, initial_targets = Targets(world), cache(partial(Targets, world))
     for leaving in in_flight(world):
@@ -108,7 +108,7 @@ def one_pass(world: World) -> PassPlan:
     moves: list[Move] = []
     stays: list[Skip] = []
     waiting = 0
-    for one in stuck:
+    for one in leaving_pods:
         quota = quotas[one.lower]
         if one.upper.uid in quota.evicted_uids:
             continue
@@ -117,7 +117,8 @@ def one_pass(world: World) -> PassPlan:
             continue
         result = _move_or_skip(one, world, targets, initial_targets)
         if isinstance(result, Move):
-            quota.remaining -= is_ready(result, world)
+            if may_evict_now(result, world):
+                quota.remaining -= 1
             moves.append(result)
         else:
             stays.append(result)
@@ -132,7 +133,7 @@ def is_source(lower: LowerWorld, world: World) -> bool:
     return is_enabled and is_open(lower, world)
 
 
-def candidates(lower: LowerWorld, world: World) -> Iterator[StuckPod]:
+def candidates(lower: LowerWorld, world: World) -> Iterator[LeavingPod]:
     """Yield the pods that have to leave a lower: those that are stuck in it, or all bare ones if it is drained."""
     if not lower.is_drained:
         yield from stuck_in(lower, world)
@@ -140,10 +141,10 @@ def candidates(lower: LowerWorld, world: World) -> Iterator[StuckPod]:
     for upper in lower.upper_pods:
         if is_bare(upper) and not upper.facts.terminating:
             created = metadata(upper.manifest()).get("creationTimestamp")
-            yield StuckPod(upper, lower.name, moment_of(created) if created else world.now)
+            yield LeavingPod(upper, lower.name, moment_of(created) if created else world.now)
 
 
-def is_ready(move: Move, world: World) -> bool:
+def may_evict_now(move: Move, world: World) -> bool:
     """Report whether a pod may be evicted at once: it has a controller, or a backup of what would be created now."""
     if move.owner:
         return True
@@ -164,25 +165,25 @@ class _EvictionQuota:
 
 
 def _move_or_skip(
-    stuck: StuckPod, world: World, targets: Targets, initial_targets: Callable[[], Targets]
+    leaving: LeavingPod, world: World, targets: Targets, initial_targets: Callable[[], Targets]
 ) -> Move | Skip:
     """Return where a pod goes, or why it stays; `initial_targets` returns the targets as they were before this pass.
 
     Nodes that only this pass has filled are not avoided: the upper scheduler chooses among them, so one pod may get the
     room that was counted for another.
     """
-    pod, source = stuck.upper.manifest(), world.lowers[stuck.lower]
+    pod, source = leaving.upper.manifest(), world.lowers[leaving.lower]
     owner = str(controller_of(pod).get("uid") or "")
     claims_problem = CLAIMS_PROBLEM if uses_claims(pod) else None
-    problem = annotation_problem(stuck.upper) or claims_problem if owner else bare_pod_problem(stuck.upper, world)
+    problem = annotation_problem(leaving.upper) or claims_problem if owner else bare_pod_problem(leaving.upper, world)
     if problem is not None:
-        return Skip(stuck.upper, stuck.lower, *problem)
-    moving = stuck.upper if owner else without_expired_avoidance(stuck.upper, world)
+        return Skip(leaving.upper, leaving.lower, *problem)
+    moving = leaving.upper if owner else without_expired_avoidance(leaving.upper, world)
     left_nodes = nodes_left_by(owner, world)
     fitting, refused = targets.others(moving, source.node, left_nodes)
     if not fitting:
         return Skip(
-            stuck.upper, stuck.lower, DEADLOCK, f"it fits in no other lower cluster: {refusal_message(refused)}"
+            leaving.upper, leaving.lower, DEADLOCK, f"it fits in no other lower cluster: {refusal_message(refused)}"
         )
     fitting_at_start, refused_at_start = (
         initial_targets().others(moving, source.node, left_nodes) if refused else (fitting, {})
@@ -191,8 +192,8 @@ def _move_or_skip(
     others = sorted({*fitting, *fitting_at_start} - {fitting[0]})
     avoided = (source.node, *sorted(refused.keys() & refused_at_start.keys()))
     if not owner:
-        avoided = _nodes_avoided_by_backup(stuck.upper, source.node, fitting[0], world) or avoided
-    return Move(stuck.upper, stuck.lower, fitting[0], node, owner, avoided, tuple(others))
+        avoided = _nodes_avoided_by_backup(leaving.upper, source.node, fitting[0], world) or avoided
+    return Move(leaving.upper, leaving.lower, fitting[0], node, owner, avoided, tuple(others))
 
 
 def _nodes_avoided_by_backup(pod: Entry, source: str, target: str, world: World) -> tuple[str, ...]:
@@ -213,7 +214,7 @@ def join_messages(messages: list[str]) -> str:
     return "; ".join(messages[:_MAX_NAMED]) + (f"; and {more} more" if more > 0 else "")
 
 
-class Eviction(NamedTuple):
+class DrainPreview(NamedTuple):
     """One pod: whether it `leaves`, the virtual node with room for it and the lower node behind ("" for none).
 
     `why` is what prevents it from leaving, or keeps it Pending afterwards, else "". `others` are virtual nodes that
@@ -236,7 +237,7 @@ class Eviction(NamedTuple):
         return self.leaves and not self.target and bool(self.why)
 
 
-def evictions(world: World, name: str) -> list[Eviction]:
+def drain_preview(world: World, name: str) -> list[DrainPreview]:
     """Return the preview for every pod on a lower's node, by namespace and name.
 
     Raises KeyError for an unknown lower.
@@ -244,7 +245,7 @@ def evictions(world: World, name: str) -> list[Eviction]:
     return sorted(departures(world, name), key=lambda one: (one.namespace, one.name))
 
 
-def departures(world: World, name: str) -> Iterator[Eviction]:
+def departures(world: World, name: str) -> Iterator[DrainPreview]:
     """Yield the same, one pod after the other in the order in which they leave, so that a caller can pause."""
     lower = world.lowers[name]
     targets, initial_targets = Targets(world, without=lower.node), Targets(world, without=lower.node)
@@ -270,7 +271,7 @@ def _full_nodes(
 
 def _departure(
     upper: Entry, lower: LowerWorld, world: World, targets: Targets, initial_targets: Targets, *, uses_extender: bool
-) -> Eviction:
+) -> DrainPreview:
     """Return the preview for one pod; `initial_targets` are the targets before any pod left.
 
     `uses_extender` is whether schedulers call the extender.
@@ -279,44 +280,44 @@ def _departure(
     needs_room = _leaves_only_if_it_fits(upper)
     problem = bare_pod_problem(upper, world) if needs_room else drain_problem(upper)
     if problem is not None:
-        return Eviction(*name, leaves=False, why=problem.message)
+        return DrainPreview(*name, leaves=False, why=problem.message)
     if upper.facts.terminating or upper.facts.terminal:
-        return Eviction(*name, leaves=True)
+        return DrainPreview(*name, leaves=True)
     if uses_claims(upper.manifest()):
-        return Eviction(*name, leaves=True, why=f"its volumes are in {lower.name}: it would stay Pending")
+        return DrainPreview(*name, leaves=True, why=f"its volumes are in {lower.name}: it would stay Pending")
     moving = without_expired_avoidance(upper, world) if needs_room else upper
     fitting, refused = targets.others(moving, lower.node, _NO_NODES)
     fitting_at_start = initial_targets.others(moving, lower.node, _NO_NODES)[0] if refused else fitting
     if not fitting and needs_room:
-        return Eviction(*name, leaves=False, why=f"it fits in no other lower cluster: {refusal_message(refused)}")
+        return DrainPreview(*name, leaves=False, why=f"it fits in no other lower cluster: {refusal_message(refused)}")
     full = _full_nodes(moving, lower, initial_targets, fitting_at_start, uses_extender=uses_extender)
     if not fitting:
         why = f"it would stay Pending: {refusal_message(refused)}"
-        return Eviction(*name, leaves=True, why=why, others=tuple(fitting_at_start), full=full)
+        return DrainPreview(*name, leaves=True, why=why, others=tuple(fitting_at_start), full=full)
     target, node = fitting[0], targets.move(moving, lower.node, fitting[0])
     others = tuple(sorted({*fitting, *fitting_at_start}.difference((target,))))
-    return Eviction(*name, leaves=True, target=target, node=node, others=others, full=full)
+    return DrainPreview(*name, leaves=True, target=target, node=node, others=others, full=full)
 
 
-def as_document(name: str, previews: list[Eviction]) -> dict[str, Any]:
-    """Return the preview as plain data: `lower`, and `pods` with the fields of an `Eviction`."""
+def as_document(name: str, previews: list[DrainPreview]) -> dict[str, Any]:
+    """Return the preview as plain data: `lower`, and `pods` with the fields of an `DrainPreview`."""
     return {"lower": name, "pods": [one._asdict() for one in previews]}
 
 
-def as_text(name: str, previews: list[Eviction]) -> str:
+def as_text(name: str, previews: list[DrainPreview]) -> str:
     """Return the preview as text: a table, and a last line with totals."""
     rows = [_HEAD, *map(_row, previews)] if previews else []
     lines = aligned(rows)
     return "\n".join([*lines, *([""] if lines else []), f"Drain of {name}: {', '.join(_counts(previews))}."])
 
 
-def _row(one: Eviction) -> tuple[str, str, str, str]:
+def _row(one: DrainPreview) -> tuple[str, str, str, str]:
     where = " or ".join((one.target, *one.others)) if one.target else ("nowhere" if one.leaves else "stays")
     full = f"the upper scheduler may bind it to {' or '.join(one.full)}, which has no free capacity" if one.full else ""
     return f"{one.namespace}/{one.name}", where, one.node or "-", "; ".join(filter(None, (one.why, full)))
 
 
-def _counts(previews: list[Eviction]) -> Iterator[str]:
+def _counts(previews: list[DrainPreview]) -> Iterator[str]:
     yield f"{sum(one.leaves for one in previews)} to evict"
     yield f"{sum(one.is_lost for one in previews)} of them fit in no other lower cluster"
     yield f"{sum(not one.leaves for one in previews)} to stay"

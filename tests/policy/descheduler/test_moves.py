@@ -8,7 +8,7 @@ from deschedulingkit import NOW, ON, A, B, crowd, ground, left, noted, owned_by,
 from worldkit import changed, lower_node, put
 
 from tensile.objects import timestamp
-from tensile.policy.descheduler.plan import PassPlan, one_pass
+from tensile.policy.descheduler.moves import PassPlan, one_pass
 from tensile.policy.descheduler.replacement import successor_of
 from tensile.reconcile.world import World
 

@@ -22,7 +22,7 @@ from worldkit import (
 )
 
 from tensile.kube.store import Delta
-from tensile.kubelet.pods.orphans import PodOrphanRule, key_of
+from tensile.kubelet.pods.lost_pods import PodOrphanRule, key_of
 from tensile.objects import POD, UPPER, Manifest, Ref
 from tensile.reconcile.desired import Absent, Decision, VerifyAbsent
 from tensile.reconcile.world import NamespaceNaming, Problem, World
@@ -132,9 +132,7 @@ def test_the_deletion_of_an_older_lower_pod_does_not_prove_a_newer_one_lost() ->
     drop(here.lowers[A].pods, "web")
     drop(here.lowers[A].upper_pods, "web")
     put(here.lowers[A].upper_pods, upper_pod(status=RAN, uid="second"))
-    assert wanted(here) == VerifyAbsent(
-        BELOW, "second", "its upper pod was running and is not deleted", requested=False
-    )
+    assert wanted(here) == VerifyAbsent(BELOW, "second", "its upper pod ran and still exists", requested=False)
     here.lowers[A].pods.confirm_absent("default", "web", uid="second")
     assert wanted(here).patch.body["status"]["reason"] == "LowerPodLost"
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from doctorkit import CA, LOWER, NOW, at, contact, der, facts, levels, only, side, signed_by, topology, way
 
-from tensile.diagnostics.doctor.access import check_connection, minor_of
+from tensile.diagnostics.doctor.apiserver import check_connection, minor_of
 from tensile.diagnostics.doctor.facts import ContactResult, Finding, Level, Stage, TokenInfo
 from tensile.objects import UPPER
 from tensile.sandbox.credentials import authority

@@ -69,7 +69,7 @@ class PodOrphanRule:
         yield key_of(world.lowers[lower].name)
 
     def decide(self, key: Key, world: World) -> Decision:
-        """Return deletions of certain orphans and quorum reads of uncertain ones; nothing from incomplete caches."""
+        """Return deletions of orphans that a quorum read confirmed, and such reads; nothing from incomplete caches."""
         lower = world.lowers[key.lower]
         if not (lower.settled and world.upper.namespaces.synced) or lower.unreachable_seconds:
             return Decision()
@@ -97,7 +97,7 @@ def _steps_for_lower_pods(lower: LowerWorld, world: World) -> Iterator[_Step]:
         elif _outlives_upper_pod(lower_pod, upper):
             reason = "its upper pod has terminated, so no lower pod may run"
             yield Absent(_ref(lower_pod, lower), lower_pod.uid, reason, requested=False, version=str(lower_pod.version))
-        elif upper.uid != lower_pod.facts.upper_uid and is_doubtful(lower_pod, upper, lower, world):
+        elif upper.uid != lower_pod.facts.upper_uid and may_be_lost_in_restore(lower_pod, upper, lower, world):
             reason = "the upper store was restored, and has an older pod of this name"
             yield Absent(_ref(lower_pod, lower), lower_pod.uid, reason, requested=False, after_rollback=True)
 
@@ -111,7 +111,7 @@ def _outlives_upper_pod(lower_pod: Entry, upper: Entry) -> bool:
     return upper.uid == facts.upper_uid and upper.facts.terminal and not (facts.terminal or facts.terminating)
 
 
-def is_doubtful(lower_pod: Entry, upper: Entry, lower: LowerWorld, world: World) -> bool:
+def may_be_lost_in_restore(lower_pod: Entry, upper: Entry, lower: LowerWorld, world: World) -> bool:
     """Report whether the upper store may have lost the upper pod of a lower one; `upper` now has that name."""
     is_lost = lower.upper_pods.is_lost(upper.namespace, upper.name, lower_pod.facts.upper_uid)
     return is_lost or is_restored(lower, world)
@@ -124,15 +124,16 @@ def _orphan_steps(lower_pod: Entry, lower: LowerWorld, world: World) -> Iterator
     """
     upper_ref = Ref(UPPER, POD, lower.upper_namespace(lower_pod.namespace), lower_pod.name)
     successor = bound_as(upper_ref.namespace, upper_ref.name, world)
-    if successor is not None and not (lower_pod.facts.terminal or is_doubtful(lower_pod, successor.pod, lower, world)):
+    is_terminal = lower_pod.facts.terminal
+    if successor is not None and not (is_terminal or may_be_lost_in_restore(lower_pod, successor.pod, lower, world)):
         return
     tombstone = lower.upper_pods.tombstone(upper_ref.namespace, upper_ref.name)
     if not lower.upper_pods.is_deleted(upper_ref.namespace, upper_ref.name, lower_pod.facts.upper_uid):
         yield VerifyAbsent(upper_ref, lower_pod.facts.upper_uid, "its lower pod still exists", requested=False)
         return
     came_back = lower.pods.came_back(lower_pod)
-    is_uncertain = came_back or is_restored(lower, world)
-    if is_uncertain or tombstone is None or not was_deleted(tombstone, lower_pod.facts.upper_uid):
+    needs_person = came_back or is_restored(lower, world)
+    if needs_person or tombstone is None or not was_deleted(tombstone, lower_pod.facts.upper_uid):
         lost = came_back or lower.upper_pods.is_lost(upper_ref.namespace, upper_ref.name, lower_pod.facts.upper_uid)
         yield Absent(_ref(lower_pod, lower), lower_pod.uid, _UNOBSERVED_DELETION, requested=False, after_rollback=lost)
 
@@ -156,11 +157,11 @@ def _steps_for_upper_pods(lower: LowerWorld, world: World) -> Iterator[_Step]:
             continue
         if not is_lower_pod_gone(upper, lower):
             ref = Ref(lower.name, POD, namespace, upper.name)
-            yield VerifyAbsent(ref, upper.uid, "its upper pod was running and is not deleted", requested=False)
+            yield VerifyAbsent(ref, upper.uid, "its upper pod ran and still exists", requested=False)
             continue
         if _runs_unmarked(lower, namespace, upper.name):
             continue
-        yield from _ended_status(upper, lower, world)
+        yield from _end_upper_pod(upper, lower, world)
 
 
 def _may_be_adopted(upper: Entry, lower: LowerWorld, world: World) -> bool:
@@ -171,8 +172,8 @@ def _may_be_adopted(upper: Entry, lower: LowerWorld, world: World) -> bool:
     return bool(foreign.raw) or foreign.facts.made_for == upper.uid
 
 
-def _ended_status(upper: Entry, lower: LowerWorld, world: World) -> Iterator[_Step]:
-    """Yield how a pod ended, if its lower pod reported that before its deletion; else that it is lost."""
+def _end_upper_pod(upper: Entry, lower: LowerWorld, world: World) -> Iterator[_Step]:
+    """Yield the last known status of a pod if it has ended by that, else the status with reason LowerPodLost."""
     upper_pod, last = view_of(upper.manifest()), last_known_status(upper, lower)
     if last is not None and last.phase in TERMINAL:
         body = upper_status(upper_pod, last, generation=upper_pod.status.get("observedGeneration") or 0)
@@ -195,7 +196,7 @@ def _runs_unmarked(lower: LowerWorld, namespace: str, name: str) -> bool:
 def _on_upper_pod(world: World, lower: str, delta: Delta) -> Iterator[Key]:
     """Yield the key when a pod is deleted, replaced, deleted by Kubernetes itself, or ends before its lower pod.
 
-    While the guard blocks changes, it is news of any pod that it has ended: another client may have done that part.
+    While the guard blocks the key, the end of any upper pod counts: another client may have done part of the plan.
 
     While a pod of another lower has the name, `_orphan_steps` skips a lower pod. So its deletion is news there too.
     """
@@ -238,13 +239,13 @@ def adopt(upper: Entry, lower_entry: Entry, lower: LowerWorld, world: World) -> 
     """
     ref = Ref(lower.name, POD, lower_entry.namespace, lower_entry.name)
     wanted = to_lower_pod(upper.manifest(), _context(upper, lower, world))
-    objection = (
+    problem = (
         _adoption_objection(ref, upper, lower_entry, wanted, world)
         if lower_entry.raw
         else _objection_by_facts(lower_entry)
     )
-    if objection:
-        decision = report_blocked(view_of(upper.manifest()), conflict(ref, objection), world.now)
+    if problem:
+        decision = report_blocked(view_of(upper.manifest()), conflict(ref, problem), world.now)
         return decision._replace(requeue_after=RECHECK_SECONDS)
     operations = marking(wanted, lower_entry.manifest(), _SECTIONS)
     fence = [
@@ -262,19 +263,20 @@ def _objection_by_facts(found: Entry) -> str:
 def _adoption_objection(ref: Ref, upper: Entry, found: Entry, wanted: Manifest, world: World) -> str:
     """Return why a whole pod is not adopted, "" where it is."""
     pod = found.manifest()
-    return objection(ref, pod, upper.uid, world) or next(differences(wanted, pod, token_volumes(upper.manifest())), "")
+    ignored = token_volume_names(upper.manifest())
+    return objection(ref, pod, upper.uid, world) or next(differences(wanted, pod, ignored), "")
 
 
-def token_volumes(upper_pod: Manifest) -> frozenset[str]:
+def token_volume_names(upper_pod: Manifest) -> frozenset[str]:
     """Return the names of the volumes that admission added to an upper pod."""
     return frozenset(one["name"] for one in upper_pod["spec"].get("volumes") or () if is_token_volume(one))
 
 
-def differences(wanted: Manifest, found: Manifest, token: frozenset[str] = frozenset()) -> Iterator[str]:
+def differences(wanted: Manifest, found: Manifest, ignored_volumes: frozenset[str] = frozenset()) -> Iterator[str]:
     """Yield how a running pod differs from the wanted one; nothing if it can be adopted.
 
-    Node constraints were met when it was scheduled. The account and its `token` volumes, or what replaces them, are not
-    compared.
+    Node constraints were met when it was scheduled. The account, and volumes in `ignored_volumes`, which belong to it,
+    are not compared.
     """
     owners = metadata(found).get("ownerReferences") or []
     if owners not in ([], metadata(wanted).get("ownerReferences")):
@@ -282,11 +284,11 @@ def differences(wanted: Manifest, found: Manifest, token: frozenset[str] = froze
     wanted_spec, found_spec = wanted["spec"], found["spec"]
     yield from (f"its {field} is different" for field in _POD_WIDE if _differs(wanted_spec, found_spec, field))
     for field in _LISTS:
-        containers = [_without_mounts(one, token) for one in wanted_spec.get(field) or ()]
+        containers = [_without_mounts(one, ignored_volumes) for one in wanted_spec.get(field) or ()]
         yield from _container_differences(field, containers, found_spec.get(field) or [])
     known = {volume["name"]: volume for volume in found_spec.get("volumes") or ()}
     for volume in wanted_spec.get("volumes") or ():
-        if volume["name"] not in token and known.get(volume["name"]) != volume:
+        if volume["name"] not in ignored_volumes and known.get(volume["name"]) != volume:
             yield f"its volume {volume['name']} is different"
 
 

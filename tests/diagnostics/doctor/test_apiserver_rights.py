@@ -5,7 +5,7 @@ from typing import Any
 
 from doctorkit import LOWER, at, facts, only, side
 
-from tensile.diagnostics.doctor.access import check_rights
+from tensile.diagnostics.doctor.apiserver import check_rights
 from tensile.diagnostics.doctor.facts import Finding, Level, QueryAnswer, Stage
 from tensile.engine.permissions import ALL_KINDS, Permission
 from tensile.kubelet.stats.usage import NODE_METRICS, POD_METRICS

@@ -5,7 +5,7 @@ from deschedulingkit import ON, A, B, crowd, ground, owned_by, seeker, stranger
 from worldkit import put, twin
 
 from tensile.objects import Manifest
-from tensile.policy.descheduler.plan import Eviction, as_document, as_text, evictions
+from tensile.policy.descheduler.moves import DrainPreview, as_document, as_text, drain_preview
 from tensile.reconcile.world import World
 
 DAEMON = [{**owned_by("agent")[0], "kind": "DaemonSet"}]
@@ -19,16 +19,16 @@ def running(*pods: Manifest, cpus: tuple[tuple[str, ...], ...] = (("8",), ("4", 
     return here
 
 
-def found(here: World) -> dict[str, Eviction]:
-    """Return the evictions of the preview by the pods' names."""
-    return {one.name: one for one in evictions(here, A)}
+def found(here: World) -> dict[str, DrainPreview]:
+    """Return the preview by the pods' names."""
+    return {one.name: one for one in drain_preview(here, A)}
 
 
 def test_each_pod_of_a_drain_has_a_target_with_room() -> None:
     """Earlier pods use up room; a pod that fits on no node would stay Pending, with the reason."""
     told = found(running(seeker("one", cpu="3"), seeker("two", cpu="2"), seeker("three", cpu="2")))
-    assert told["one"] == Eviction("default", "one", leaves=True, target=B, node="lower-b-n1")
-    assert told["three"] == Eviction("default", "three", leaves=True, target=B, node="lower-b-n2")
+    assert told["one"] == DrainPreview("default", "one", leaves=True, target=B, node="lower-b-n1")
+    assert told["three"] == DrainPreview("default", "three", leaves=True, target=B, node="lower-b-n2")
     assert (told["two"].leaves, told["two"].target, told["two"].is_lost) == (True, "", True)
     assert "it would stay Pending: lower-b: " in told["two"].why
     assert "Insufficient cpu" in told["two"].why
@@ -58,7 +58,7 @@ def test_a_bare_pod_is_evicted_only_if_room_remains() -> None:
     )
     assert list(told) == ["bare", "later", "stored"]
     assert (told["bare"].leaves, told["later"].node) == (False, "lower-b-n1")
-    assert found(running(bare))["bare"] == Eviction("default", "bare", leaves=True, target=B, node="lower-b-n1")
+    assert found(running(bare))["bare"] == DrainPreview("default", "bare", leaves=True, target=B, node="lower-b-n1")
     assert (told["stored"].leaves, told["stored"].why.partition(":")[0]) == (False, "not moved")
 
 
@@ -71,7 +71,7 @@ def test_a_bare_pod_stays_in_the_preview_without_recreate_bare_pods() -> None:
     why = (
         "not moved: it has no controller; with descheduler.recreateBarePods it moves if another lower cluster has room"
     )
-    assert told["bare"] == Eviction("default", "bare", leaves=False, why=why)
+    assert told["bare"] == DrainPreview("default", "bare", leaves=False, why=why)
     assert told["owned"].target == B
 
 
@@ -79,7 +79,7 @@ def test_a_terminated_pod_is_evicted_without_a_target() -> None:
     """No controller creates it again, so it is not counted as lost."""
     here = running()
     put(here.lowers[A].upper_pods, {**seeker("done", ownerReferences=[]), "status": {"phase": "Succeeded"}})
-    assert found(here)["done"] == Eviction("default", "done", leaves=True)
+    assert found(here)["done"] == DrainPreview("default", "done", leaves=True)
     assert not found(here)["done"].is_lost
 
 
@@ -93,12 +93,12 @@ def test_a_controllers_pod_with_claims_is_evicted_and_would_stay_pending() -> No
 def test_an_unknown_lower_raises_key_error() -> None:
     """The caller has to pass a lower cluster of the topology."""
     with pytest.raises(KeyError):
-        evictions(running(), "lower-x")
+        drain_preview(running(), "lower-x")
 
 
 def test_the_table_has_one_line_for_each_pod_and_a_summary() -> None:
     """The summary counts the pods to evict, those that fit in no other lower cluster, and those that stay."""
-    told = evictions(running(seeker("one", cpu="3"), seeker("bare", cpu="5", ownerReferences=[])), A)
+    told = drain_preview(running(seeker("one", cpu="3"), seeker("bare", cpu="5", ownerReferences=[])), A)
     head, bare, one, empty, last = as_text(A, told).splitlines()
     assert head.split("   ")[0].strip() == "POD"
     assert bare.split()[:3] == ["default/bare", "stays", "-"]
@@ -109,7 +109,7 @@ def test_the_table_has_one_line_for_each_pod_and_a_summary() -> None:
 
 def test_the_document_has_every_field_of_each_pod() -> None:
     """The document also names the drained lower cluster."""
-    told = as_document(A, evictions(running(seeker("one", cpu="3")), A))
+    told = as_document(A, drain_preview(running(seeker("one", cpu="3")), A))
     assert told["lower"] == A
     (pod,) = told["pods"]
     assert pod.pop("others") == pod.pop("full") == ()
@@ -135,7 +135,7 @@ def test_the_preview_names_all_lowers_with_room() -> None:
     """The upper scheduler chooses one of them."""
     here = elsewhere(seeker("one"), cpus=(("8",), ("4",), ("4",)))
     assert (found(here)["one"].target, found(here)["one"].others) == (B, ("lower-c",))
-    assert as_text(A, evictions(here, A)).splitlines()[1].split()[1:4] == [B, "or", "lower-c"]
+    assert as_text(A, drain_preview(here, A)).splitlines()[1].split()[1:4] == [B, "or", "lower-c"]
 
 
 def test_two_pods_that_fit_two_lowers_both_list_both() -> None:
@@ -161,7 +161,7 @@ def test_a_lower_with_only_fragmented_capacity_is_reported_as_full() -> None:
 
 def test_control_characters_in_a_reason_are_escaped() -> None:
     """A reason may contain text of other sources, and must remain on its line."""
-    text = as_text(A, [Eviction("default", "web", leaves=False, why="held\x1b[2J\nback")])
+    text = as_text(A, [DrainPreview("default", "web", leaves=False, why="held\x1b[2J\nback")])
     assert text.splitlines()[1].endswith("held\\u001b[2J\\nback")
 
 
@@ -176,6 +176,6 @@ def test_unschedulable_virtual_nodes_count_as_topology_spread_domains() -> None:
         pod = seeker(f"web-{number}", node=lower.node, cpu="1", spec=spec, **meta)
         put(lower.upper_pods, pod)
         put(lower.pods, twin(pod, {"phase": "Running"}, node=lower.node))
-    (row,) = evictions(here, A)
+    (row,) = drain_preview(here, A)
     assert (row.leaves, row.target) == (True, "")
     assert "topology spread" in row.why

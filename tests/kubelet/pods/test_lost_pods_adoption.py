@@ -21,8 +21,8 @@ from worldkit import (
     world,
 )
 
-from tensile.kubelet.pods.orphans import PodOrphanRule, differences, token_volumes
-from tensile.kubelet.pods.orphans import key_of as orphans_key
+from tensile.kubelet.pods.lost_pods import PodOrphanRule, differences, token_volume_names
+from tensile.kubelet.pods.lost_pods import key_of as orphans_key
 from tensile.kubelet.pods.rule import PodRule, key_of
 from tensile.names import OWNER, OWNER_NAME, UPPER_UID, VIRTUAL_POD, Owner, owner_of
 from tensile.objects import POD, Manifest, Ref, uid
@@ -171,7 +171,7 @@ def test_irrelevant_differences_do_not_prevent_adoption(wanted: Manifest, found:
 def test_token_volumes_are_recognized_by_the_upper_pod() -> None:
     """A volume that only has such a name is compared like any other."""
     own = {"name": "kube-api-access-own", "projected": {"sources": [{"secret": {"name": "s"}}]}}
-    assert token_volumes(upper_pod(spec={"volumes": [token_volume(), own]})) == {"kube-api-access-x"}
+    assert token_volume_names(upper_pod(spec={"volumes": [token_volume(), own]})) == {"kube-api-access-x"}
     assert list(differences(spec(volumes=[own]), spec())) == ["its volume kube-api-access-own is different"]
 
 
