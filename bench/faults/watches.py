@@ -46,7 +46,7 @@ from tensile.sandbox.state import UPPER
 from tensile.topology import parse
 
 LOWER = LOWERS[0]
-PACE = InformerTimings(shortest=3, longest=3, audit=4.0)
+PACE = InformerTimings(shortest=3, longest=3, relist=4.0)
 DEADLINE = PACE.shortest + 10.0 + 30.0
 """Seconds after which a silent watch that does not even end is given up, and so is a call after it."""
 HOLD = 2.0
@@ -112,9 +112,9 @@ def _tampered(sort: type[Tampering]) -> Strike:
 
 FAULTS = (
     Fault("stale", _stale, 0.0),
-    Fault("dropped", _tampered(Dropping), PACE.audit),
+    Fault("dropped", _tampered(Dropping), PACE.relist),
     Fault("duplicated", _tampered(Doubling), 0.0),
-    Fault("reordered", _tampered(Swapping), PACE.audit),
+    Fault("reordered", _tampered(Swapping), PACE.relist),
     Fault("410", _expired, 0.0),
     Fault("hang", _hung, 0.0),
     Fault("half-open", _half_open, DEADLINE),
@@ -133,7 +133,7 @@ class DefectRecorder:
     def on_blocked(self, key: Key, problem: Problem) -> None:
         """Ignore a problem."""
 
-    def on_rule_error(self, key: Key, error: Exception) -> None:
+    def on_unexpected_error(self, key: Key, error: Exception) -> None:
         """Record a defect."""
         self.defects.append(f"{key}: {error!r}")
 
@@ -315,7 +315,7 @@ def main() -> int:
         """Run with the arguments of the command line."""
         async with laid_out(sandbox, scratch, given.namespaces) as field:
             runs = await ordeal(field, wanted, (UPPER, LOWER), given.slack)
-        said = {"watch_s": PACE.shortest, "audit_s": PACE.audit, "namespaces": given.namespaces}
+        said = {"watch_s": PACE.shortest, "audit_s": PACE.relist, "namespaces": given.namespaces}
         return {**said, "runs": runs, "broken": [words for one in runs for words in one["broken"]]}
 
     kubernetes, result = on_clusters(scenario, given.sandbox)

@@ -26,8 +26,8 @@ from tensile.kubelet.pods.projection import to_lower_pod
 from tensile.names import owner_of
 from tensile.policy.extender.extender import LowerCandidate, SchedulerExtender
 from tensile.policy.extender.node_cache import NodeCache, NodeFinder, PodName
-from tensile.policy.extender.preemption import VictimSelector
-from tensile.policy.extender.victims import Residents, VirtualNodeView
+from tensile.policy.extender.preemption_controller import VictimSelector
+from tensile.policy.extender.victim_selection import Residents, VirtualNodeView
 from tensile.policy.placement.snapshot import node_of, pod_of
 
 NAME = "extender"

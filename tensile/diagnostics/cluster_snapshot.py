@@ -16,7 +16,7 @@ from tensile.engine import transitions
 from tensile.engine.caches import lower_world, upper_world
 from tensile.errors import TensileError
 from tensile.kubelet.pods.projection import to_lower_pod
-from tensile.kubelet.pods.sync import placement
+from tensile.kubelet.pods.sync import lower_context_of
 from tensile.names import LOWER, LOWER_UID, NAMESPACE_MAPPING, OWNER, OWNER_NAME, UPPER_UID, Owner, owner_of
 from tensile.objects import (
     ATTACHMENT,
@@ -217,7 +217,7 @@ class FleetSnapshot:
             {},
         )
         key = Key(_POD_RULE, lower, namespace, meta["name"])
-        return to_lower_pod(upper_pod, placement(uid(namespace_object), key, lower_state, self.world))
+        return to_lower_pod(upper_pod, lower_context_of(uid(namespace_object), key, lower_state, self.world))
 
     def snapshot(self, lower: str, upper_pods: Iterable[Manifest], without: str = "") -> Snapshot:
         """Return a lower as pods would find it: with the claims that the engine creates for them.

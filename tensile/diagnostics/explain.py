@@ -31,7 +31,7 @@ from tensile.names import (
 )
 from tensile.objects import POD, QUOTA, Manifest, controller_of, labels, metadata, uid
 from tensile.policy.descheduler.replacement import uses_claims
-from tensile.policy.placement.placement import NodeRefusal, Placement, examine
+from tensile.policy.placement.placement import FitResult, NodeRefusal, examine
 from tensile.policy.placement.selectors import label_test
 from tensile.policy.placement.snapshot import Pod, pod_of
 from tensile.policy.placement.volume_checks import ELSEWHERE
@@ -205,7 +205,7 @@ def _on_lost_node(pod: Manifest, fleet: FleetSnapshot) -> Explanation | None:
     return Explanation(why, (REMOVED_LOWER,))
 
 
-def _lower(spec: Lower, fleet: FleetSnapshot, pod: Manifest, upper_placement: Placement) -> Document:
+def _lower(spec: Lower, fleet: FleetSnapshot, pod: Manifest, upper_placement: FitResult) -> Document:
     """Return the row of one lower: whether the upper scheduler may choose it, and where the pod would run then."""
     snapshot = fleet.lowers[spec.name]
     row: Document = {
@@ -239,7 +239,7 @@ def blocked_deletions(node: Manifest) -> str:
     return str(condition.get("message", "")) if condition.get("status") == "True" else ""
 
 
-def _upper_document(node: str, placement: Placement) -> Document:
+def _upper_document(node: str, placement: FitResult) -> Document:
     """Return whether the upper scheduler may choose the virtual node, and why not."""
     if node in placement.fitting:
         return {"fits": True}
@@ -254,7 +254,7 @@ def _upper_document(node: str, placement: Placement) -> Document:
     return {"fits": False, **_refusal_fields(refusal)}
 
 
-def _lower_document(placement: Placement) -> Document:
+def _lower_document(placement: FitResult) -> Document:
     """Return the nodes of a lower that the pod fits on, and why it does not fit on the others."""
     nodes: list[Document] = [{"name": name, "fits": True} for name in placement.fitting]
     nodes += [{"name": name, "fits": False, **_refusal_fields(refusal)} for name, refusal in placement.refused.items()]

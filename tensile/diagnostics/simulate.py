@@ -25,9 +25,9 @@ from tensile.policy.placement.placement import (
     ClusterShare,
     ClusterSpace,
     examine,
+    fill_clusters,
     put,
     replica_name,
-    spread_out,
 )
 from tensile.policy.placement.snapshot import Node, Snapshot, pod_of
 from tensile.policy.webhook.admission import CannotMutate, is_prepared_for, prepared, terms_of
@@ -92,7 +92,7 @@ def simulated(fleet: FleetSnapshot, template: Template | None, case: Case, befor
             name: ClusterSpace(fleet.world.lowers[name].node, pod_of(fleet.projected_pod(pod, name)), snapshot)
             for name, snapshot in lower_snapshots.items()
         }
-        found = spread_out(pod_of(pod), upper, places, max(MOST, wanted or 0))
+        found = fill_clusters(pod_of(pod), upper, places, max(MOST, wanted or 0))
         rows = [row | (_share_fields(found[row["name"]]) if row["name"] in found else {}) for row in rows]
     fits = sum(row["fits"] for row in rows) if pod else None
     pod_name = {"namespace": pod["metadata"]["namespace"], "name": pod["metadata"]["name"]} if pod else None
@@ -209,7 +209,7 @@ def _row(name: str, fleet: FleetSnapshot, case: Case) -> Document:
 
 def _share_fields(found: ClusterShare) -> Document:
     nodes = [{"name": name, "fits": count} for name, count in sorted(found.counts.items())]
-    return {"fits": sum(found.counts.values()), "more": found.more, "why": found.why, "nodes": nodes}
+    return {"fits": sum(found.counts.values()), "more": found.more, "why": found.refusal, "nodes": nodes}
 
 
 def admitted(pod: Manifest, topology: Topology) -> Manifest:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from tensile.engine.caches import lower_feeds, place_caches, upper_feeds, upper_world
-from tensile.engine.lower import ClusterAccess, LowerConnection, left_behind
+from tensile.engine.lower import ClusterAccess, LowerConnection, placeholder_spec
 from tensile.errors import TensileError
 from tensile.kube.cluster import Cluster
 from tensile.kube.credentials import SERVICE_ACCOUNT, CredentialsUnavailable, account_namespace
@@ -152,7 +152,7 @@ class Clusters:
         """Return a lower for each Node of ours without a joined lower: left behind by an engine that no longer runs."""
         known = {joined.lower.node for joined in self.joined.values()}
         nodes = [entry.manifest() for entry in self.world.upper.nodes if entry.name not in known]
-        return [left_behind(node) for node in nodes if is_ours(node, self.world.owner)]
+        return [placeholder_spec(node) for node in nodes if is_ours(node, self.world.owner)]
 
     def _check_identity(self, name: str, identity: str) -> AccessProblem | None:
         """Return why a cluster must not be used as this lower: one that left the topology still has pods there.

@@ -26,7 +26,7 @@ from tensile.kubelet.api.certificates import ClientCA, ServingCertificate
 from tensile.kubelet.pods.conditions import conditions_of
 from tensile.objects import moment_of, timestamp
 from tensile.policy.extender.extender import LowerCandidate, SchedulerExtender, UnschedulablePod
-from tensile.policy.extender.preemption import PreemptionController
+from tensile.policy.extender.preemption_controller import PreemptionController
 from tensile.policy.extender.server import ExtenderPort, listening
 from tensile.policy.extender.tracker import ClusterTracker, PodProjector
 from tensile.reconcile.world import World

@@ -100,7 +100,7 @@ class ClusterAccess(NamedTuple):
 
     async def lower_access(self, spec: Lower, secrets: Cache) -> Access:
         """Return the access to a lower cluster; `secrets` are the upper's. Raises AccessError."""
-        in_secret = kept(spec, secrets)
+        in_secret = secret_kubeconfig_of(spec, secrets)
         return await (self.access(spec.kubeconfig or "", spec.context) if in_secret is None else in_secret.access())
 
     async def access(self, kubeconfig: str, context: str | None) -> Access:
@@ -109,14 +109,14 @@ class ClusterAccess(NamedTuple):
         return await from_kubeconfig(path, context, allow_exec_plugins=self.allow_exec_plugins)
 
 
-def kept(spec: Lower, secrets: Cache) -> SecretKubeconfig | None:
+def secret_kubeconfig_of(spec: Lower, secrets: Cache) -> SecretKubeconfig | None:
     """Return the kubeconfig that a lower has in a Secret, None for one in a file; `secrets` are the upper's."""
     ref = spec.kubeconfig_secret
     return None if ref is None else SecretKubeconfig(secrets, ref, spec.context)
 
 
-def left_behind(node: Manifest) -> Lower:
-    """Return a lower for an orphaned Node of ours; only the Node is known of it."""
+def placeholder_spec(node: Manifest) -> Lower:
+    """Return the spec of a lower of which only an orphaned Node of ours is known: every field has its default."""
     name = node["metadata"]["name"]
     entry = {"name": "left-behind", "kubeconfig": "none", "node": {"name": name}}
     file = {"apiVersion": "tensile-kube.io/v1alpha1", "kind": "Topology", "name": "left-behind", "lowers": [entry]}
@@ -162,23 +162,23 @@ class LowerConnection:
     ) -> None:
         """Add the lower to the world and start its tasks, and return at once, whether the cluster responds or not.
 
-        Without `connect` the lower was left behind, and only its Node is kept. With `remaps` no object depends on the
-        namespace mapping recorded on its Node. With `engine`, the identity of this engine, the Node's Lease is renewed.
-        With `busy`, which reports whether a lower has other work, events of its
-        pods are mirrored upward.
+        Without `connect` only an orphaned Node is known of it, and is kept. With `remaps` the namespace mapping of the
+        topology counts, not the one recorded on its Node: only for a lower without objects of ours. With `engine`, the
+        identity of this engine, the Node's Lease is renewed. With `busy`, which reports whether a lower has other work,
+        events of its pods are mirrored to the upper cluster.
         """
         naming = NamespaceNaming(self._world.topology.name, self._world.owner.mark)
         self.lower = self._world.lowers[spec.name] = lower_world(spec, naming, self._world.upper.namespaces)
         self.lower.connected = self.lower.in_topology = connect
         self.lower.mapping_known = remaps or not connect
-        self.lower.was_attempted = False
+        self.lower.silence_is_evidence = False
         self.lower.was_identified = False
-        self._note_met()
+        self._note_identified()
         for cache in (self.lower.upper_pods, self.lower.pods, self.lower.namespaces):
             cache.on_sync(self._learn_mapping)
         self.lower.upper_account = self._world.upper.account
         self.meter = StatsCollector(self.lower, self._world.owner, self._cluster, _log)
-        self._secret_kubeconfig = kept(spec, self._world.upper.secrets)
+        self._secret_kubeconfig = secret_kubeconfig_of(spec, self._world.upper.secrets)
         self._fleet.follow(bound_feed(self.lower))
         self._tasks = [supervised(f"connection to {spec.name}", self._connect)] if connect else []
         if connect and self._secret_kubeconfig is not None:
@@ -246,12 +246,12 @@ class LowerConnection:
         """Update the state of the connection; report whether that affects decisions."""
         lower = self.lower
         before = _decision_inputs(lower)
-        self._note_met()
+        self._note_identified()
         self._learn_mapping()
         opened = self._fleet.get(lower.name)
         if opened is not None:
             lower.unreachable_seconds = opened.silent
-            lower.was_attempted = opened.tried > UNREACHABLE_AFTER
+            lower.silence_is_evidence = opened.tried > UNREACHABLE_AFTER
             lower.access_error = opened.credential_error
             health = opened.health
             lower.is_wrong, lower.is_shared, lower.is_excessive = health.wrong, health.shared, health.excessive
@@ -269,7 +269,7 @@ class LowerConnection:
         if lower.name not in self._fleet:
             access = await self._access()
             self._learn_mapping()
-            self._note_met()
+            self._note_identified()
             self._open(access, self._known_identity())
             self._secret_changed.set()
             lower.access_error = ""
@@ -323,8 +323,8 @@ class LowerConnection:
         node = self._node()
         return annotations(node).get(LOWER_UID, "") if node else ""
 
-    def _note_met(self) -> None:
-        """Record whether the Node names a cluster."""
+    def _note_identified(self) -> None:
+        """Count the lower as identified if its Node names a cluster."""
         self.lower.was_identified = self.lower.was_identified or bool(self._known_identity())
 
     async def _identified(self, opened: OpenCluster) -> None:
@@ -446,7 +446,7 @@ def _decision_inputs(lower: LowerWorld) -> tuple[object, ...]:
         lower.is_withheld,
         lower.is_wrong,
         lower.is_shared,
-        lower.was_attempted,
+        lower.silence_is_evidence,
         lower.account,
     )
     return (

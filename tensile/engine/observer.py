@@ -98,7 +98,7 @@ class LoggingObserver:
         log_fields = {**_key_fields(key), "reason": problem.reason, "error": problem.message}
         self._warn((key, problem.reason), "reconcile blocked", **log_fields)
 
-    def on_rule_error(self, key: Key, error: Exception) -> None:
+    def on_unexpected_error(self, key: Key, error: Exception) -> None:
         """Log a defect: the error, its line and the key; the traceback at level debug only."""
         self._metrics.defect(key.rule)
         category = key.rule, type(error), raised_at(error)

@@ -29,7 +29,6 @@ from tensile.engine.approval import EditGate, Start, nodes_of_others, start_of
 from tensile.engine.candidate_plans import EditPlans, make_candidate_plans, planning_context
 from tensile.engine.clusters import own_namespace, utc_now
 from tensile.engine.engine import Engine
-from tensile.engine.health import ProbeServer, TelemetryServer
 from tensile.engine.history import TopologyRecords, read_records
 from tensile.engine.leader_election import Election, LeaderLabel, lease_ref, own_pod, warn_of_leader
 from tensile.engine.lower import ClusterAccess
@@ -40,6 +39,7 @@ from tensile.engine.status.page import PageView, RecentChanges, ResourceUsage, s
 from tensile.engine.status.query import engine_at
 from tensile.engine.status.report import EngineStatus
 from tensile.engine.status.site import PageSource, StatusSite
+from tensile.engine.telemetry_server import ProbeServer, TelemetryServer
 from tensile.engine.topology_reader import ConfigMapKey, TopologyUpdate, read_file
 from tensile.engine.tracing import PodTraces, open_export
 from tensile.errors import ClusterError, PortTaken, TensileError

@@ -18,7 +18,7 @@ from tensile.kube.store import Entry
 from tensile.names import CLUSTER_ID, IN_TOPOLOGY, NAMESPACE_MAPPING, OWNER, VIRTUAL_NODE
 from tensile.objects import VOLUME, Manifest, annotations, labels, metadata
 from tensile.reconcile.ownership import is_copy, is_ours
-from tensile.reconcile.pods.index import is_mirror
+from tensile.reconcile.pods.index import is_lower_pod_of
 from tensile.reconcile.rules.claims import is_enabled
 from tensile.reconcile.rules.services import KUBE_SYSTEM
 from tensile.reconcile.world import LowerWorld, NamespaceNaming, World, mapping_note
@@ -331,7 +331,7 @@ def _has_copies(lower: LowerWorld, world: World) -> bool:
     """Report whether there are copies of upper pods that have run."""
     for upper in lower.upper_pods:
         lower_pod = lower.pods.get(lower.namespace(upper.namespace), upper.name) if upper.facts.ran else None
-        if lower_pod is not None and is_mirror(lower_pod, world.owner) and lower_pod.facts.upper_uid == upper.uid:
+        if lower_pod is not None and is_lower_pod_of(lower_pod, upper, world.owner):
             return True
     return False
 

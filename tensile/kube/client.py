@@ -84,7 +84,7 @@ class VersionTracker(Protocol):
     """An informer of this cluster, which must know when a create contradicts what it has seen."""
 
     @property
-    def newest(self) -> int:
+    def resume_version(self) -> int:
         """The newest resourceVersion seen so far."""
         ...
 
@@ -309,14 +309,14 @@ class HttpCluster:
     async def create(self, ref: Ref, body: Manifest) -> bytes:
         """Create the object (for a review: request it) and return it as stored."""
         doing = RequestInfo(self._name, "create", shown(ref))
-        since = [(follower, follower.newest) for follower in self.followers.get(ref.kind, ())]
+        since = [(follower, follower.resume_version) for follower in self.followers.get(ref.kind, ())]
         path_of(doing, ref)
         target = f"{ref.kind.path(ref.namespace)}?{_WRITE}"
         raw = await self._write(doing, ref.kind, HTTPCall("POST", target, orjson.dumps(body), _JSON))
         raw = self._check_object(ref, doing, raw)
         version = version_of(doing, raw) if since else 0
-        for follower, newest in since:
-            follower.note_created(version, newest)
+        for follower, resume_version in since:
+            follower.note_created(version, resume_version)
         return raw
 
     async def patch(self, ref: Ref, patch: Patch, subresource: str = "") -> bytes:

@@ -21,7 +21,7 @@ from tensile.kube.cluster import Selection, WatchEvent
 from tensile.kube.credentials import Access, CredentialsUnavailable
 from tensile.kube.file_watch import FileStates, FileWatcher
 from tensile.kube.health import NOT_CONTACTED, AccessProblem, Denials, Health, WrongCluster
-from tensile.kube.informer import EventWatch, Informer, Random
+from tensile.kube.informer import EventTail, Informer, Random
 from tensile.kube.limits import Backoff, InformerTimings
 from tensile.kube.measures import RequestMetrics
 from tensile.kube.net import cancel_and_wait, supervised
@@ -89,7 +89,7 @@ class OpenCluster:
         self._error: ClusterError | None = ClusterError(NOT_CONTACTED)
         self._credential = _CredentialFiles(cluster, settings, self._reconnected)
         self._followed: dict[Cache, _Followed] = {}
-        self._event_watches: list[EventWatch] = []
+        self._event_watches: list[EventTail] = []
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -135,7 +135,7 @@ class OpenCluster:
     async def listed(self, cache: Cache) -> None:
         """Wait until a cache has had its first list. Raises Denied if the cluster denies it."""
         if cache in self._followed:
-            await self._followed[cache].informer.first()
+            await self._followed[cache].informer.wait_first_list()
 
     async def synced(self) -> None:
         """Wait until every cache has had its first list, and tails listen."""
@@ -184,7 +184,7 @@ class OpenCluster:
         """
         if any((one.kind, one.selection) == (kind, selection) for one in self._event_watches):
             return
-        tail = EventWatch(
+        tail = EventTail(
             self.cluster, kind, selection, on_event, chance=self._settings.chance, pace=self._settings.pace
         )
         self._event_watches.append(tail)
@@ -198,7 +198,7 @@ class OpenCluster:
         await cancel_and_wait(removed.task)
         self._tasks.remove(removed.task)
         self.cluster.followers[removed.spec.kind].remove(removed.informer)
-        removed.informer.end()
+        removed.informer.release_waiters()
         if cache.tally is not None:
             cache.tally.add(-len(cache), -sum(entry.weight for entry in cache))
             cache.tally = None
@@ -216,7 +216,7 @@ class OpenCluster:
         self.attempted.set()
         for spec, informer in self.informers:
             spec.cache.mark_stale()
-            informer.end()
+            informer.release_waiters()
         for tail in self._event_watches:
             tail.listening.set()
         await self.cluster.close()
@@ -249,7 +249,7 @@ class OpenCluster:
                 backoff.reset()
                 wait = settings.probe
             else:
-                wait = min(backoff.after_failure(settings.chance(), answered=True), SLOWEST)
+                wait = min(backoff.after_failure(settings.chance(), reachable=True), SLOWEST)
             await settings.sleep(max(wait, error.retry_after if error else 0.0))
 
     async def _try_to_identify(self) -> ClusterError | None:

@@ -66,7 +66,7 @@ class Informer:
         self.rewinds = 0
         self.skipped = 0
         self.listed = asyncio.Event()
-        self._answered = asyncio.Event()
+        self._first_list_settled = asyncio.Event()
         self._denials = denials or Denials(cluster.name)
         self._cluster = cluster
         self._kind = kind
@@ -84,15 +84,15 @@ class Informer:
         self._relisted_at = 0.0
         self._woken = asyncio.Event()
         self._position = 0
-        self._newest_seen = 0
+        self._highest_version = 0
         self._resumable = False
         self._failing_since: float | None = None
-        self._audit_at = 0.0
+        self._relist_at = 0.0
         self._scope: asyncio.Timeout | None = None
 
     @property
-    def newest(self) -> int:
-        """The newest resourceVersion that the list or the watch has shown."""
+    def resume_version(self) -> int:
+        """The resourceVersion at which the watch goes on: that of the last list or event, 0 after a rewind."""
         return self._position
 
     def note_created(self, version: int, since: int) -> None:
@@ -107,7 +107,7 @@ class Informer:
     def mark_stale(self) -> None:
         """List again as soon as possible, as the cache may hold another cluster's objects."""
         self._cache.mark_stale()
-        self._position = self._newest_seen = 0
+        self._position = self._highest_version = 0
         self._resumable = False
         self._end_watch()
 
@@ -115,14 +115,14 @@ class Informer:
         """Retry now: the cluster is known to respond."""
         self._woken.set()
 
-    async def first(self) -> None:
+    async def wait_first_list(self) -> None:
         """Wait for the first list. Raises Denied if the cluster denies it."""
-        await self._answered.wait()
+        await self._first_list_settled.wait()
         denied = self._denials.of(self)
         if denied is not None and not self.listed.is_set():
             raise denied
 
-    def end(self) -> None:
+    def release_waiters(self) -> None:
         """Release the callers that wait for the first list, as the informer has ended."""
         self._denials.forget(self)
         self._mark_listed()
@@ -152,7 +152,7 @@ class Informer:
             return
         if self._failing_since is not None and self._clock() - self._failing_since >= self._pace.outage:
             self._resumable = False
-        if not self._resumable or self._until_audit() == 0:
+        if not self._resumable or self._until_relist() == 0:
             await self._list()
         elif self._failing_since is not None:
             await self._check()
@@ -165,12 +165,12 @@ class Informer:
         if version < self._position:
             self._rewind(version)
         self._relisted_at = self._clock()
-        self._audit_at = self._clock() + self._pace.audit * (0.75 + self._chance() / 2)
+        self._relist_at = self._clock() + self._pace.relist * (0.75 + self._chance() / 2)
         self.relists += 1
         self._position = version
         self._resumable = True
         self._failing_since = None
-        rewound, self._newest_seen = version < self._newest_seen, version
+        rewound, self._highest_version = version < self._highest_version, version
         self._cache.take_over(listing.items, version, rewound=rewound)
         self._mark_listed()
 
@@ -214,7 +214,7 @@ class Informer:
 
     def _mark_listed(self) -> None:
         self.listed.set()
-        self._answered.set()
+        self._first_list_settled.set()
 
     async def _check(self) -> None:
         """Check that the cluster has reached the version seen so far. An empty list shows its present version."""
@@ -246,7 +246,7 @@ class Informer:
         began = self._clock()
         start = self._position
         try:
-            async with asyncio.timeout(self._until_audit()) as self._scope:
+            async with asyncio.timeout(self._until_relist()) as self._scope:
                 await self._apply_events(self._position)
         except TimeoutError:
             self._resumable = False
@@ -260,11 +260,11 @@ class Informer:
         if self._resumable and self._position == start and self._clock() - began < self._pace.settled:
             raise _ends_at_once(self._doing)
 
-    def _until_audit(self) -> float | None:
+    def _until_relist(self) -> float | None:
         """Return the seconds until the next full comparison, across watches. None: never."""
-        if not self._pace.audit:
+        if not self._pace.relist:
             return None
-        return max(self._audit_at - self._clock(), 0.0)
+        return max(self._relist_at - self._clock(), 0.0)
 
     async def _apply_events(self, version: int) -> None:
         """Watch from `version` on and apply the events."""
@@ -292,7 +292,7 @@ class Informer:
             raise self._rewind(version)
         self._file(event, meta)
         self._position = version
-        self._newest_seen = max(self._newest_seen, version)
+        self._highest_version = max(self._highest_version, version)
 
     def _file(self, event: WatchEvent, meta: Meta | None) -> None:
         try:
@@ -314,7 +314,7 @@ class Informer:
             self._resumable = False
         if isinstance(error, Denied):
             self._denials.record(self, self._kind, error)
-            self._answered.set()
+            self._first_list_settled.set()
         if self._failing_since is None:
             self._failing_since = self._clock()
         _log.debug(
@@ -331,8 +331,8 @@ class Informer:
     def _wait(self, error: ClusterError) -> float:
         """Return the seconds to wait after an error. Repeated relists back off further each time."""
         if not isinstance(error, Expired):
-            answered = not isinstance(error, Unreachable)
-            return self._backoff.after_failure(self._chance(), answered=answered, at_least=error.retry_after)
+            reachable = not isinstance(error, Unreachable)
+            return self._backoff.after_failure(self._chance(), reachable=reachable, at_least=error.retry_after)
         if self._clock() - self._relisted_at >= self._pace.outage:
             self._relisting.reset()
         return self._relisting.after_failure(self._chance())
@@ -348,7 +348,7 @@ def _number(version: str) -> int:
     return int(version) if version.isdecimal() else 0
 
 
-class EventWatch:
+class EventTail:
     """Calls `on_event` for each event of one kind of one cluster. `run` does not return; cancel it.
 
     `chance` returns random numbers in [0, 1), `clock` monotonic seconds. `listening` is set once no later event is
@@ -389,10 +389,10 @@ class EventWatch:
                 if isinstance(error, Expired):
                     self._position = 0
                 _log.debug("event watch failed", cluster=self._doing.cluster or "upper", error=str(error))
-                answered = not isinstance(error, Unreachable)
-                if answered:
+                reachable = not isinstance(error, Unreachable)
+                if reachable:
                     self.listening.set()
-                delay = self._backoff.after_failure(self._chance(), answered=answered, at_least=error.retry_after)
+                delay = self._backoff.after_failure(self._chance(), reachable=reachable, at_least=error.retry_after)
                 await self._sleep(delay)
 
     async def _follow(self) -> None:

@@ -102,11 +102,10 @@ class InformerTimings(NamedTuple):
     """The timings of an informer, in seconds.
 
     Waits double from `first` to `cap`, or to `near` while the cluster responds. The duration of a watch is between
-    `shortest` and `longest`, so that not all end at once. After an `outage` of
-    that length the store may have been restored: list again. `settled` is how long a watch must live to count as a
-    success.
+    `shortest` and `longest`, so that not all end at once. After an `outage` of that length the store may have been
+    restored: list again. `settled` is how long a watch must live to count as a success.
 
-    `audit` is the period, plus or minus a quarter, of a full list that compares everything, 0 for none: events that an
+    `relist` is the period, plus or minus a quarter, of a full list that compares everything, 0 for none: events that an
     apiserver omitted from a watch are never repeated. It costs as much as the first list, and unchanged objects have no
     effect.
     """
@@ -118,7 +117,7 @@ class InformerTimings(NamedTuple):
     longest: int = 480
     outage: float = 30.0
     settled: float = 1.0
-    audit: float = 1800.0
+    relist: float = 1800.0
 
     def duration(self, chance: float) -> int:
         """Return the duration of a watch; `chance` is in [0, 1)."""
@@ -136,13 +135,13 @@ class Backoff:
         """Start again at the shortest wait, after a success."""
         self._failures = 0
 
-    def after_failure(self, chance: float, *, answered: bool = False, at_least: float = 0.0) -> float:
+    def after_failure(self, chance: float, *, reachable: bool = False, at_least: float = 0.0) -> float:
         """Return the seconds to wait after one more failure.
 
-        `chance` is a random number in [0, 1). `answered`: the cluster itself refused. `at_least` is the wait that it
+        `chance` is a random number in [0, 1). `reachable`: the cluster itself refused. `at_least` is the wait that it
         asked for.
         """
-        ceiling = self._pace.near if answered else self._pace.cap
+        ceiling = self._pace.near if reachable else self._pace.cap
         spread = min(self._pace.first * 2.0**self._failures, ceiling)
         self._failures = min(self._failures + 1, 32)
         return at_least + chance * spread

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from tensile.kube.store import Cache, Delta, Entry
 from tensile.names import Owner
 from tensile.objects import CONFIG_MAP, POD, SECRET, Kind
-from tensile.reconcile.pods.index import mirrors, needs_lower_pod
+from tensile.reconcile.pods.index import is_lower_pod_of, needs_lower_pod
 from tensile.reconcile.pods.references import Reference
 from tensile.reconcile.world import LowerWorld, World
 
@@ -31,7 +31,7 @@ def existing_copy(upper: Entry, lower: LowerWorld) -> Entry | None:
 def mirror_of(upper: Entry, lower: LowerWorld, owner: Owner) -> Entry | None:
     """Return the copy of an upper pod in a lower cluster, None if there is none."""
     found = existing_copy(upper, lower)
-    return found if found is not None and mirrors(found, upper, owner) else None
+    return found if found is not None and is_lower_pod_of(found, upper, owner) else None
 
 
 def upper_of(lower_pod: Entry, lower: LowerWorld) -> Entry | None:

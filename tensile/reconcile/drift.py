@@ -40,7 +40,7 @@ from tensile.reconcile.diff import fields
 from tensile.reconcile.dryrun.patch import patched
 from tensile.reconcile.ownership import is_ours, noted_keys
 from tensile.reconcile.plan import Step
-from tensile.reconcile.pods.index import mirrors
+from tensile.reconcile.pods.index import is_lower_pod_of
 from tensile.reconcile.world import World
 
 DRIFT_REVERTED: EventReason = "DriftReverted"
@@ -269,7 +269,7 @@ def holder_of(step: Step, world: World) -> str:
     holders = lower.pods.select("reference", (ref.kind.name, ref.namespace, ref.name)) if creation else ()
     for lower_pod in holders:
         upper = upper_of(lower_pod, lower)
-        if upper is None or not mirrors(lower_pod, upper, world.owner):
+        if upper is None or not is_lower_pod_of(lower_pod, upper, world.owner):
             continue
         if (metadata(upper.manifest()).get("creationTimestamp") or "") >= creation:
             return f"{lower_pod.namespace}/{lower_pod.name}"

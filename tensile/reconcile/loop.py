@@ -49,7 +49,6 @@ too old lacks it ([versions](../versions.md))."""
 NOT_IN_PLAN: ProblemReason = "NotInPlan"
 """A step is not in the plan that is applied, because it follows from what happened meanwhile. Remedy: run
 `tensile plan` again."""
-_PUT_BACK = "the engine puts it back; change"
 _SYNC_DELAY = 0.05
 """Seconds in which several caches that become synced cause one reconciliation of all keys."""
 
@@ -65,8 +64,8 @@ class Observer(Protocol):
         """Record that a key is blocked for a new reason."""
         ...
 
-    def on_rule_error(self, key: Key, error: Exception) -> None:
-        """Record an unexpected error of a rule, which is a bug."""
+    def on_unexpected_error(self, key: Key, error: Exception) -> None:
+        """Record an unexpected error of a rule, or while its steps are carried out: a bug."""
         ...
 
 
@@ -109,7 +108,7 @@ class Loop:
         self.held: dict[Key, tuple[Step, ...]] = {}
         self.durations: defaultdict[str, Histogram] = defaultdict(Histogram)
         self.drift = DriftLog()
-        self._drift = DriftDetector()
+        self._drift_detector = DriftDetector()
         self._queues: dict[str, WorkQueue] = {}
         self._dependencies = DependencyIndex()
         self._reporters = DependencyIndex()
@@ -118,18 +117,18 @@ class Loop:
         self._repetitions = WriteThrottle()
         self._wake_timers: dict[str, asyncio.TimerHandle] = {}
         self._synced_caches: WeakSet[Cache] = WeakSet()
-        for name, routes in self._routes(upper=True).items():
+        for name, watches in self._watches_by_cache(upper=True).items():
             cache = find_cache(world, "", name)
-            cache.subscribe(partial(self._on_upper_change, routes, cache))
+            cache.subscribe(partial(self._on_upper_change, watches, cache))
         for cache in (*world.upper.caches(), *world.upper.more.values(), world.upper.policies):
             self._when_synced(cache, self._wake_all)
 
     def open(self, lower: str) -> None:
         """Start reconciling a lower: subscribe to its changes, and enqueue all its keys."""
         self._queues[lower] = WorkQueue(self._start, self._pace, durations=self.durations, clock=self._timing.clock)
-        for name, routes in self._routes(upper=False).items():
+        for name, watches in self._watches_by_cache(upper=False).items():
             cache = find_cache(self._world, lower, name)
-            cache.subscribe(partial(self._on_lower_change, routes, lower, cache))
+            cache.subscribe(partial(self._on_lower_change, watches, lower, cache))
         lower_world = self._world.lowers[lower]
         lower_world.since = self._timing.now()
         for cache in (*lower_world.caches(), *lower_world.more.values()):
@@ -144,7 +143,7 @@ class Loop:
         self._dependencies.forget(lower)
         self._reporters.forget(lower)
         self._refusals.forget(lower)
-        self._drift.forget(lower)
+        self._drift_detector.forget(lower)
         for key in [key for key in self._world.problems if key.lower == lower]:
             del self._world.problems[key]
         for key in [key for key in self.held if key.lower == lower]:
@@ -210,13 +209,13 @@ class Loop:
         del self._wake_timers[lower]
         self.enqueue_all(lower)
 
-    def _routes(self, *, upper: bool) -> dict[str, list[Watch]]:
+    def _watches_by_cache(self, *, upper: bool) -> dict[str, list[Watch]]:
         """Return the rules' watches by cache, for the upper cluster or for lowers."""
         found: dict[str, list[Watch]] = {}
         for rule in self._rules.values():
-            for route in rule.watches():
-                if route.cache.startswith("upper.") == upper:
-                    found.setdefault(route.cache, []).append(route)
+            for watch in rule.watches():
+                if watch.cache.startswith("upper.") == upper:
+                    found.setdefault(watch.cache, []).append(watch)
         return found
 
     def _when_synced(self, cache: Cache, wake: Callable[[], None]) -> None:
@@ -229,24 +228,24 @@ class Loop:
         self._synced_caches.add(cache)
         wake()
 
-    def _on_lower_change(self, routes: list[Watch], lower: str, cache: Cache, delta: Delta) -> None:
+    def _on_lower_change(self, watches: list[Watch], lower: str, cache: Cache, delta: Delta) -> None:
         """Enqueue the keys that a change affects. Objects of a first list are handled together, in rule order."""
         if lower in self._queues and self._is_change(cache, delta):
-            self._enqueue(routes, lower, delta, changed_facts(delta))
+            self._enqueue(watches, lower, delta, changed_facts(delta))
 
-    def _on_upper_change(self, routes: list[Watch], cache: Cache, delta: Delta) -> None:
+    def _on_upper_change(self, watches: list[Watch], cache: Cache, delta: Delta) -> None:
         """Do the same for every lower."""
         if self._is_change(cache, delta):
             changed = changed_facts(delta)
             for lower in self._queues:
-                self._enqueue(routes, lower, delta, changed)
+                self._enqueue(watches, lower, delta, changed)
 
     def _is_change(self, cache: Cache, delta: Delta) -> bool:
         """Report whether a change is more than one object of a first list."""
         return delta.before is not None or cache in self._synced_caches
 
-    def _enqueue(self, routes: list[Watch], lower: str, delta: Delta, changed: frozenset[str] | None) -> None:
-        for _, keys, delay, facts in routes:
+    def _enqueue(self, watches: list[Watch], lower: str, delta: Delta, changed: frozenset[str] | None) -> None:
+        for _, keys, delay, facts in watches:
             if facts is None or changed is None or not changed.isdisjoint(facts):
                 for key in keys(self._world, lower, delta):
                     self.add(key, delay)
@@ -258,7 +257,7 @@ class Loop:
             decision = self._rules[key.rule].decide(key, self._world)
             found = self._permitted(self._guarded(key, plan(key, decision, self._world)))
         except Exception as error:  # noqa: BLE001 - a bug in one rule must not stop the keys of the others
-            self._observer.on_rule_error(key, error)
+            self._observer.on_unexpected_error(key, error)
             self.add(key, MAX_DELAY)
             return None
         for dependency in self._dependencies.note(key, decision.depends_on):
@@ -287,7 +286,7 @@ class Loop:
         events: list[Step] = []
         for step in steps:
             entry = self._known(key, step)
-            found = self._drift.find(step, entry, self._world, now)
+            found = self._drift_detector.find(step, entry, self._world, now)
             if found is not None:
                 self.drift.add(key.lower, RecentDrift(self._world.now, step.ref, found))
                 emitted = _drift_event(key, step, found.summary, entry)
@@ -356,7 +355,7 @@ class Loop:
         try:
             return await self._carry_out_in_order(key, steps)
         except Exception as error:  # noqa: BLE001 - any error is reported, and the key is retried
-            self._observer.on_rule_error(key, error)
+            self._observer.on_unexpected_error(key, error)
             return MAX_DELAY
 
     async def _carry_out_in_order(self, key: Key, steps: tuple[Step, ...]) -> float | None:
@@ -456,7 +455,7 @@ class Loop:
         return self._refused(key, step, _problem_of(error, type(error).__name__), error.retry_after)
 
     def _refused(self, key: Key, step: Step, problem: Problem, at_least: float = 0.0, *, denied: bool = True) -> float:
-        """Back off, and enqueue the key at once with its problem, so that people see it."""
+        """Back off the step, and decide the key again now, so that its problem is reported."""
         delay = self._back_off(key, step, at_least, problem, denied=denied)
         self._note_problem(key, self._refusals.problem(key))
         self._enqueue_dependents(key)
@@ -472,7 +471,7 @@ class Loop:
     def _on_success(self, key: Key, step: Step) -> None:
         self._repetitions.note(step, asyncio.get_running_loop().time())
         if step.content or step.verb == "delete":
-            self._drift.note(step, self._known(key, step))
+            self._drift_detector.note(step, self._known(key, step))
         if step.verb == "confirm":
             self.add(key)
         reported = self._refusals.problem(key)
@@ -503,7 +502,8 @@ def _drift_event(key: Key, step: Step, changed: str, entry: Entry | None) -> Emi
     described = f"{ref.kind.name} {ref.namespaced_name}"
     if ref.cluster == UPPER:
         message = (
-            f"another client changed {described} in the upper cluster ({changed}): {_PUT_BACK} the topology instead"
+            f"another client changed {described} in the upper cluster ({changed}): "
+            "the engine puts it back; change the topology instead"
         )
         return EmitEvent(ref, step.uid, DRIFT_REVERTED, message)
     upper_uid = annotations(body).get(UPPER_UID, "")
@@ -512,6 +512,6 @@ def _drift_event(key: Key, step: Step, changed: str, entry: Entry | None) -> Emi
     upper_ref = Ref(UPPER, ref.kind, key.namespace, ref.name if key.namespace else key.name)
     message = (
         f"another client changed {described} in lower cluster {ref.cluster} ({changed}): "
-        f"{_PUT_BACK} the upper {ref.kind.name} instead"
+        f"the engine puts it back; change the upper {ref.kind.name} instead"
     )
     return EmitEvent(upper_ref, upper_uid, DRIFT_REVERTED, message)

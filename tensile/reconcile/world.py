@@ -154,7 +154,7 @@ class LowerWorld:
     """When the engine started to reconcile it, None before."""
     unreachable_seconds: float = 0.0
     """The time without a response."""
-    was_attempted: bool = True
+    silence_is_evidence: bool = True
     """False while that time is no evidence, as the access is unknown or has just changed."""
     access_error: str = ""
     """What a user has to correct about its credential or address, "" for nothing."""

@@ -13,10 +13,10 @@ import pytest
 from pagekit import site_of
 
 from bench.kit.spareports import spare_port
-from tensile.engine.health import ProbeServer, TelemetryServer
 from tensile.engine.metrics import Metrics
 from tensile.engine.status.page import PageView
 from tensile.engine.status.report import StatusReport, TopologyStatus
+from tensile.engine.telemetry_server import ProbeServer, TelemetryServer
 from tensile.errors import TensileError
 from tensile.kube.net import listening, place
 from tensile.kube.tls import self_signed

@@ -6,7 +6,7 @@ import pytest
 from papers import kubeconfig
 from worldkit import thing
 
-from tensile.engine.lower import ClusterAccess, left_behind
+from tensile.engine.lower import ClusterAccess, placeholder_spec
 from tensile.errors import AccessError
 from tensile.objects import Manifest
 from tensile.topology import Upper
@@ -19,7 +19,7 @@ def node(name: str = "edge-1", **annotations: str) -> Manifest:
 
 def test_a_left_behind_node_gets_a_lower_with_a_name_that_no_file_can_have() -> None:
     """The name in parentheses is not valid in a topology, so no declared lower is mistaken for it."""
-    lower = left_behind(node())
+    lower = placeholder_spec(node())
     assert (lower.name, lower.node.name) == ("(edge-1)", "edge-1")
 
 

@@ -15,7 +15,7 @@ from scripted import WAIT, Apiserver, Asked, News, Play, access_to, listing, ref
 from worldkit import thing
 
 from tensile.engine.caches import upper_feeds, upper_world
-from tensile.engine.lower import ClusterAccess, LowerConnection, left_behind
+from tensile.engine.lower import ClusterAccess, LowerConnection, placeholder_spec
 from tensile.kube.fleet import Fleet
 from tensile.kube.health import ADVICE
 from tensile.kube.limits import InformerTimings
@@ -108,7 +108,7 @@ class OpeningLower:
         lower = self.joined.lower
         limit = lower.spec.unreachable.evict_after
         assert limit is not None
-        return lower.was_attempted, timedelta(seconds=lower.unreachable_seconds) >= limit
+        return lower.silence_is_evidence, timedelta(seconds=lower.unreachable_seconds) >= limit
 
 
 @asynccontextmanager
@@ -196,7 +196,7 @@ async def test_a_lower_of_which_only_the_node_is_left_does_not_count_as_unreacha
     async with ground() as here:
         world = here.joined._world
         stray = LowerConnection(world, here.fleet, ClusterAccess(HERE), lambda: datetime.now(UTC), lambda _name: None)
-        stray.begin(left_behind(thing("Node", "edge-1", "")), connect=False)
+        stray.begin(placeholder_spec(thing("Node", "edge-1", "")), connect=False)
         stray._begun_at -= 3600.0
         stray.refresh()
         assert stray.lower.unreachable_seconds == 0

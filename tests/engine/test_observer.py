@@ -211,7 +211,7 @@ def test_a_blocked_key_is_logged_as_a_warning(reader: Reader) -> None:
 def test_an_exception_in_a_rule_is_logged_as_an_error_with_its_key(reader: Reader) -> None:
     """The exception is passed on, so that the log can add its type, its message and its source line."""
     error = defect()
-    reader.narration.on_rule_error(NODE_KEY, error)
+    reader.narration.on_unexpected_error(NODE_KEY, error)
     ((level, words, fields),) = reader.read()
     assert (level, words) == ("error", "a rule failed (bug, please report)")
     assert fields == {"lower": "lower-a", "rule": "node", "object": "lower-a", "exc_info": error}
@@ -220,8 +220,8 @@ def test_an_exception_in_a_rule_is_logged_as_an_error_with_its_key(reader: Reade
 def test_an_exception_that_affects_many_keys_is_logged_once_per_interval(reader: Reader) -> None:
     """Its message does not matter; an exception of another source line is logged separately."""
     for number in range(50):
-        reader.narration.on_rule_error(KEY._replace(name=f"web-{number}"), defect(f"no pod {number}"))
-    reader.narration.on_rule_error(KEY, ValueError("never raised"))
+        reader.narration.on_unexpected_error(KEY._replace(name=f"web-{number}"), defect(f"no pod {number}"))
+    reader.narration.on_unexpected_error(KEY, ValueError("never raised"))
     assert reader.levels() == ["error", "error"]
     assert reader.counted('tensile_reconcile_panics_total{rule="pod"}') == 51
 

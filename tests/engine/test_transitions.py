@@ -3,7 +3,7 @@
 import pytest
 from worldkit import OWNER_HERE, A, B, marked, opened, put, raised, thing, twin, upper_pod, world
 
-from tensile.engine.lower import left_behind
+from tensile.engine.lower import placeholder_spec
 from tensile.engine.transitions import Action, Transition, defer, leaving_nodes, plan_transition, removed_lowers
 from tensile.names import LOWER
 from tensile.objects import VOLUME
@@ -54,7 +54,7 @@ def busy(of: World, name: str = A) -> World:
 
 def stray(of: World, node: str) -> LowerWorld:
     """Add a node that an earlier engine left behind."""
-    found = opened(left_behind(thing("Node", node, "")))
+    found = opened(placeholder_spec(thing("Node", node, "")))
     found.connected = found.in_topology = False
     of.lowers[found.name] = found
     return found

@@ -102,7 +102,7 @@ class LoopRecorder:
         """Record a problem."""
         self.problems.append((key, problem))
 
-    def on_rule_error(self, key: Key, error: Exception) -> None:
+    def on_unexpected_error(self, key: Key, error: Exception) -> None:
         """Record a defect."""
         self.defects.append(f"{key}: {''.join(traceback.format_exception(error))}")
 

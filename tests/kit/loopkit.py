@@ -67,7 +67,7 @@ class Noted:
         """Record a problem."""
         self.troubles.append(problem)
 
-    def on_rule_error(self, _key: Key, error: Exception) -> None:
+    def on_unexpected_error(self, _key: Key, error: Exception) -> None:
         """Record a defect."""
         self.defects.append(error)
 

@@ -9,11 +9,11 @@ import worldkit
 from statuskit import NOW, accepted
 from worldkit import put
 
-from tensile.engine.health import TelemetryServer
 from tensile.engine.metrics import Metrics
 from tensile.engine.status.page import PageView, RecentChanges, ResourceUsage, stamp
 from tensile.engine.status.report import StatusReport, rows
 from tensile.engine.status.site import PageSource, StatusSite
+from tensile.engine.telemetry_server import TelemetryServer
 from tensile.objects import POD, Manifest, Ref
 from tensile.reconcile.drift import DriftLog
 from tensile.reconcile.plan import Step

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tensile.policy.placement.placement import Placement, examine
+from tensile.policy.placement.placement import FitResult, examine
 from tensile.policy.placement.snapshot import Snapshot, Storage, pod_of, snapshot_of, storage_of
 
 Manifest = dict[str, Any]
@@ -36,7 +36,7 @@ def place(
     pods: list[Manifest] | None = None,
     spaces: list[Manifest] | None = None,
     storage: Storage | None = None,
-) -> Placement:
+) -> FitResult:
     """Return where a pod fits among these nodes."""
     return examine(pod_of(wanted), seen(nodes, pods, spaces, storage))
 
@@ -56,12 +56,12 @@ def space(name: str, **labels: str) -> Manifest:
     return {"metadata": {"name": name, "labels": {"kubernetes.io/metadata.name": name, **labels}}}
 
 
-def reasons(found: Placement) -> dict[str, tuple[str, ...]]:
+def reasons(found: FitResult) -> dict[str, tuple[str, ...]]:
     """Return the reasons by node."""
     return {name: refusal.reasons for name, refusal in found.refused.items()}
 
 
-def checks(found: Placement) -> dict[str, str]:
+def checks(found: FitResult) -> dict[str, str]:
     """Return the check that fails by node."""
     return {name: refusal.check for name, refusal in found.refused.items()}
 

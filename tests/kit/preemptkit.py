@@ -7,7 +7,7 @@ from placekit import asking, node, pod
 
 from tensile.policy.extender.extender import LowerCandidate, SchedulerExtender, unbound_pod
 from tensile.policy.extender.node_cache import NodeCache, NodeFinder, Nominee
-from tensile.policy.extender.victims import (
+from tensile.policy.extender.victim_selection import (
     Budget,
     NodeVictims,
     Preemptor,

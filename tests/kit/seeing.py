@@ -18,7 +18,7 @@ from tensile.reconcile.dryrun.patch import is_selected
 
 def positions(fleet: Fleet) -> list[int]:
     """Return the position of each watch; a watch at the same position later has received nothing since."""
-    return [informer.newest for opened in fleet.values() for _, informer in opened.informers]
+    return [informer.resume_version for opened in fleet.values() for _, informer in opened.informers]
 
 
 async def has_seen_all(fleet: Fleet, upper: Site, lowers: Mapping[str, Site]) -> bool:
@@ -43,7 +43,7 @@ async def _has_seen(site: Site, feed: InformerSpec, informer: Informer) -> bool:
         for one in there
     }
     entries = {(entry.namespace, entry.name): entry for entry in feed.cache}
-    newest = informer.newest
+    newest = informer.resume_version
     return not any(_is_told(feed, entry) for key, entry in entries.items() if key not in versions) and all(
         entries[key].version == version if key in entries else version <= newest for key, version in versions.items()
     )

@@ -183,7 +183,7 @@ class Script:
         """Record a problem."""
         self.lines.append(LoopRecord(key, problem=problem))
 
-    def on_rule_error(self, key: Key, error: Exception) -> None:
+    def on_unexpected_error(self, key: Key, error: Exception) -> None:
         """Fail the test."""
         raise AssertionError(key) from error
 

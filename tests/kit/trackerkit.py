@@ -7,9 +7,9 @@ from worldkit import A, B, changed, home, lower_node, marked, put, raised, store
 from tensile.kube.store import Cache
 from tensile.objects import Manifest
 from tensile.policy.extender.extender import SchedulerExtender
-from tensile.policy.extender.preemption import VictimSelector
+from tensile.policy.extender.preemption_controller import VictimSelector
 from tensile.policy.extender.tracker import ClusterTracker, PodProjector
-from tensile.policy.extender.victims import VirtualNodeView
+from tensile.policy.extender.victim_selection import VirtualNodeView
 
 if TYPE_CHECKING:
     from tensile.reconcile.world import LowerWorld, World

@@ -103,7 +103,7 @@ async def test_a_watch_that_ended_is_resumed_from_the_last_resource_version(apis
         versions = [(await apiserver.until("watch", n)).query["resourceVersion"] for n in (1, 2, 3, 4)]
         assert versions == ["20", "21", "30", "35"]
         assert [asked.sort for asked in apiserver.asked] == ["list", "watch", "watch", "watch", "watch"]
-        assert (followed.informer.newest, followed.names()) == (35, ["a"])
+        assert (followed.informer.resume_version, followed.names()) == (35, ["a"])
 
 
 async def test_the_duration_of_a_watch_is_random_between_its_bounds(apiserver: Apiserver) -> None:
@@ -192,7 +192,7 @@ async def test_a_list_with_an_older_resource_version_is_a_rewind(apiserver: Apis
     async with following(apiserver) as followed:
         await followed.has("b")
         assert followed.informer.rewinds == 1
-        assert followed.informer.newest == 100
+        assert followed.informer.resume_version == 100
 
 
 @pytest.mark.parametrize("sort", ["MODIFIED", "DELETED"])
@@ -216,7 +216,7 @@ async def test_a_list_older_than_a_watch_event_proves_a_restore(apiserver: Apise
     async with following(apiserver) as followed:
         await apiserver.until("watch", 2)
         assert followed.cache.is_lost("default", "a")
-        assert followed.informer.newest == 25
+        assert followed.informer.resume_version == 25
 
 
 async def test_an_older_list_after_mark_stale_proves_no_restore(apiserver: Apiserver) -> None:
@@ -265,7 +265,7 @@ async def test_a_create_with_a_newer_resource_version_than_before_is_no_rewind(a
     apiserver.play("watch", stream)
     async with following(apiserver) as followed:
         await apiserver.until("watch")
-        since = followed.informer.newest
+        since = followed.informer.resume_version
         stream.send(event("ADDED", pod("other", 30)))
         await followed.has("other")
         followed.informer.note_created(25, since)
@@ -411,7 +411,7 @@ async def test_an_audit_list_runs_although_every_watch_is_shorter_than_its_inter
     many, ticks = 1_000, count(0.0, 0.001)
     apiserver.play("list", listing(20, pod("a", 5)), listing(21))
     apiserver.play("watch", *(Stream().end() for _ in range(many)))
-    async with following(apiserver, QUICK._replace(audit=0.05), lambda: next(ticks)) as followed:
+    async with following(apiserver, QUICK._replace(relist=0.05), lambda: next(ticks)) as followed:
         await followed.has("a")
         await followed.has()
         assert followed.informer.relists == 2

@@ -24,7 +24,7 @@ from tasks import background
 
 from tensile.kube.client import HttpCluster
 from tensile.kube.cluster import Selection, WatchEvent
-from tensile.kube.informer import EventWatch
+from tensile.kube.informer import EventTail
 from tensile.kube.limits import InformerTimings
 from tensile.objects import POD
 
@@ -46,7 +46,7 @@ class RunningWatch:
             rests.append(seconds)
             await asyncio.sleep(0)
 
-        self.tail = EventWatch(
+        self.tail = EventTail(
             self.cluster,
             POD,
             Selection(fields="x=y"),

@@ -71,7 +71,7 @@ def test_back_off_doubles_up_to_the_cap_and_is_reset_by_a_success() -> None:
 def test_the_back_off_has_a_lower_cap_if_the_cluster_responds() -> None:
     """A cluster that responds with an error is retried sooner than one that does not respond."""
     backoff = Backoff(InformerTimings(first=1.0, cap=30.0, near=5.0))
-    waits = [backoff.after_failure(1.0, answered=True) for _ in range(5)]
+    waits = [backoff.after_failure(1.0, reachable=True) for _ in range(5)]
     assert waits == [1, 2, 4, 5, 5]
 
 

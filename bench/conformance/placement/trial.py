@@ -7,7 +7,7 @@ from bench.conformance.placement.nodes import ground
 from bench.conformance.placement.recorder import REASON
 from bench.conformance.placement.seekers import seeker
 from bench.conformance.placement.stage import Answer, Stage
-from tensile.policy.placement.placement import Placement, examine
+from tensile.policy.placement.placement import FitResult, examine
 from tensile.policy.placement.snapshot import Snapshot, pod_of
 
 
@@ -51,12 +51,12 @@ def compared(seed: int, answers: list[Answer], snapshot: Snapshot) -> Outcome:
     return Outcome(len(answers), same, sum(bool(one.found) for one in answers), same - len(said), differences, said)
 
 
-def is_worded(message: str, ours: Placement) -> bool:
+def is_worded(message: str, ours: FitResult) -> bool:
     """Report whether the scheduler's message begins with placement's; it may add a part about preemption."""
     return message.startswith(words(ours))
 
 
-def words(ours: Placement) -> str:
+def words(ours: FitResult) -> str:
     """Return the message that the scheduler has to set if the extender rejected the nodes that fit."""
     if ours.nowhere:
         return ours.message
@@ -70,11 +70,11 @@ def words(ours: Placement) -> str:
     return f"0/{total} nodes are available: {', '.join(told)}."
 
 
-def _same(answer: Answer, ours: Placement) -> bool:
+def _same(answer: Answer, ours: FitResult) -> bool:
     return answer.found == frozenset(ours.fitting)
 
 
-def _difference(seed: int, answer: Answer, ours: Placement) -> str:
+def _difference(seed: int, answer: Answer, ours: FitResult) -> str:
     spec: dict[str, Any] = {key: value for key, value in answer.pod["spec"].items() if key in _TOLD and value}
     fitting = set(ours.fitting)
     only = f"scheduler only {sorted(answer.found - fitting)}, ours only {sorted(fitting - answer.found)}"

@@ -204,7 +204,7 @@ class Stage:
     def on_blocked(self, key: Key, problem: Problem) -> None:
         """Ignore a problem."""
 
-    def on_rule_error(self, key: Key, error: Exception) -> None:
+    def on_unexpected_error(self, key: Key, error: Exception) -> None:
         """Record a defect."""
         self.defects.append(f"{key}: {error!r}")
 

@@ -118,7 +118,7 @@ def _seconds_to_eviction(upper_pod: Manifest, lower: LowerWorld, world: World) -
 
 def _is_unanswering(lower: LowerWorld) -> bool:
     """Report whether the cluster does not answer, as opposed to a problem with our address or credential for it."""
-    return lower.was_attempted and not lower.access_error and not lower.is_wrong
+    return lower.silence_is_evidence and not lower.access_error and not lower.is_wrong
 
 
 def _would_return(upper_pod: Manifest) -> bool:

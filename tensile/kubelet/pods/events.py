@@ -20,7 +20,7 @@ from tensile.kube.cluster import Patch, Selection
 from tensile.names import COMPONENT, LOWER, OWNER, Owner
 from tensile.objects import CLAIM, EVENT, POD, UPPER, Manifest, Ref, annotations, labels, metadata
 from tensile.reconcile.copies import upper_of
-from tensile.reconcile.pods.index import mirrors
+from tensile.reconcile.pods.index import is_lower_pod_of
 from tensile.reconcile.rules.claims import copy_in
 from tensile.reconcile.world import LowerWorld, World
 from tensile.text import cut
@@ -178,7 +178,7 @@ def _pod_subject(header: EventHeader, lower: LowerWorld, owner: Owner) -> EventS
     if lower_pod is None or lower_pod.uid != involved.uid or involved.kind != POD.name:
         return None
     upper = upper_of(lower_pod, lower)
-    if upper is None or not mirrors(lower_pod, upper, owner):
+    if upper is None or not is_lower_pod_of(lower_pod, upper, owner):
         return None
     return EventSubject(POD.name, upper.namespace, upper.name, upper.uid, str(upper.version))
 

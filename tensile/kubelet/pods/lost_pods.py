@@ -19,14 +19,14 @@ from tensile.kubelet.pods.deletion import has_run, last_known_status
 from tensile.kubelet.pods.lower_context import LowerContext
 from tensile.kubelet.pods.projection import to_lower_pod
 from tensile.kubelet.pods.status import lost_status, status_write, upper_status
-from tensile.kubelet.pods.sync import placement, report_blocked
+from tensile.kubelet.pods.sync import lower_context_of, report_blocked
 from tensile.objects import POD, UPPER, Manifest, Ref, metadata, timestamp
 from tensile.reconcile.copies import bound_as, existing_copy, upper_of
 from tensile.reconcile.desired import Absent, Decision, Patched, VerifyAbsent, Watch
 from tensile.reconcile.diff import marking
 from tensile.reconcile.guard import is_restored
 from tensile.reconcile.ownership import UNMARKED, adopts, conflict, has_node, objection
-from tensile.reconcile.pods.index import TERMINAL, is_lower_pod_gone, is_mirror, view_of, was_deleted
+from tensile.reconcile.pods.index import TERMINAL, is_lower_pod_gone, is_own_lower_pod, view_of, was_deleted
 from tensile.reconcile.pods.references import is_token_volume
 from tensile.reconcile.world import Key, LowerWorld, World
 
@@ -84,7 +84,7 @@ class PodOrphanRule:
 def _steps_for_lower_pods(lower: LowerWorld, world: World) -> Iterator[_Step]:
     """Yield the steps for our lower pods that should end without a requested deletion of their upper pod."""
     for lower_pod in lower.placed(lower.pods):
-        if not is_mirror(lower_pod, world.owner) or lower_pod.facts.terminating:
+        if not is_own_lower_pod(lower_pod, world.owner) or lower_pod.facts.terminating:
             continue
         upper = upper_of(lower_pod, lower)
         if upper is None:
@@ -332,4 +332,4 @@ def _context(upper: Entry, lower: LowerWorld, world: World) -> LowerContext:
     """Return the `LowerContext` of the pod."""
     namespace = lower.namespaces.get("", lower.namespace(upper.namespace))
     key = Key("pod", lower.name, upper.namespace, upper.name)
-    return placement(namespace.uid if namespace else "", key, lower, world)
+    return lower_context_of(namespace.uid if namespace else "", key, lower, world)

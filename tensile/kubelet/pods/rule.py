@@ -27,8 +27,8 @@ from tensile.reconcile.pods.index import (
     differ,
     is_daemon,
     is_lower_pod_gone,
-    is_mirror,
-    mirrors,
+    is_lower_pod_of,
+    is_own_lower_pod,
     needs_lower_pod,
     view_of,
     was_deleted,
@@ -111,15 +111,15 @@ class PodRule:
         upper = lower.upper_pods.get(key.namespace, key.name)
         if upper is None:
             lower.synced_pairs.pop((key.namespace, key.name), None)
-            return _unbound(key, lower, world) if lower.mapping_known else _NOTHING
+            return _without_upper(key, lower, world) if lower.mapping_known else _NOTHING
         if not has_node(lower, world):
             return Decision(depends_on=(node_key(lower),))
         lower_pod = copies.existing_copy(upper, lower)
         if upper.facts.terminating:
             return _terminating(key, upper, lower_pod, lower, world)
-        if lower_pod is not None and mirrors(lower_pod, upper, world.owner):
+        if lower_pod is not None and is_lower_pod_of(lower_pod, upper, world.owner):
             return _NOTHING if upper.facts.terminal else _mirrored(key, upper, lower_pod, lower, world)
-        if lower_pod is not None and is_mirror(lower_pod, world.owner) and _is_up_to_date(lower):
+        if lower_pod is not None and is_own_lower_pod(lower_pod, world.owner) and _is_up_to_date(lower):
             return _end_predecessor(key, lower_pod, BoundPod(upper, lower), world)
         return _NOTHING if upper.facts.terminal else _unmirrored(key, upper, lower_pod, lower, world)
 
@@ -156,7 +156,7 @@ def _is_up_to_date(lower: LowerWorld) -> bool:
     return lower.pods.synced and lower.mapping_known and lower.unreachable_seconds <= UNREACHABLE_AFTER
 
 
-def _unbound(key: Key, lower: LowerWorld, world: World) -> Decision:
+def _without_upper(key: Key, lower: LowerWorld, world: World) -> Decision:
     """Delete the lower pod if its upper pod was seen deleted, or if another upper pod has its name.
 
     If Kubernetes deleted the upper pod because of its node, the lower pod stays, since the guard has to decide about
@@ -164,7 +164,7 @@ def _unbound(key: Key, lower: LowerWorld, world: World) -> Decision:
     """
     namespace, tombstone = lower.namespace(key.namespace), lower.upper_pods.tombstone(key.namespace, key.name)
     lower_pod = lower.pods.get(namespace, key.name)
-    if lower_pod is None or not is_mirror(lower_pod, world.owner):
+    if lower_pod is None or not is_own_lower_pod(lower_pod, world.owner):
         return _NOTHING
     is_requested = tombstone is not None and was_deleted(tombstone, lower_pod.facts.upper_uid)
     if not lower.upper_namespace(namespace) and (lower.naming is not None or not is_requested):
@@ -192,35 +192,36 @@ def _terminating(key: Key, upper: Entry, lower_pod: Entry | None, lower: LowerWo
     never_mirrored = not upper.facts.ran and is_kept_out(pod, world.topology.exclude_namespaces)
     if not lower.mapping_known:
         return remove_upper(pod, None, world.now) if never_mirrored else _NOTHING
-    if lower_pod is not None and mirrors(lower_pod, upper, world.owner):
+    if lower_pod is not None and is_lower_pod_of(lower_pod, upper, world.owner):
         return delete_lower(pod, lower_pod, _ref_of(lower_pod, lower), requested=not upper.facts.unrequested)
     ref = _lower_ref(key, lower)
-    if _is_astray(upper, lower, world):
-        return report_blocked(pod, _astray_problem(ref), world.now)
-    certain = (lower_pod is not None and not is_mirror(lower_pod, world.owner)) or is_lower_pod_gone(upper, lower)
-    certain = certain or (lower.is_anothers(ref.namespace) and not upper.facts.ran)
-    if not certain and not never_mirrored:
+    if _is_in_unmarked_namespace(upper, lower, world):
+        return report_blocked(pod, _unmarked_namespace_problem(ref), world.now)
+    is_foreign = lower_pod is not None and not is_own_lower_pod(lower_pod, world.owner)
+    is_certainly_gone = is_foreign or is_lower_pod_gone(upper, lower)
+    is_certainly_gone = is_certainly_gone or (lower.is_anothers(ref.namespace) and not upper.facts.ran)
+    if not is_certainly_gone and not never_mirrored:
         return Decision((VerifyAbsent(ref, upper.uid, "the lower pod must be gone before the upper pod is removed"),))
-    is_taken = lower_pod is not None and _is_predecessor(lower_pod, upper, world) and _is_up_to_date(lower)
+    predecessor_has_name = lower_pod is not None and _is_predecessor(lower_pod, upper, world) and _is_up_to_date(lower)
     predecessor_steps = (
         _end_predecessor(key, lower_pod, BoundPod(upper, lower), world).wanted
-        if lower_pod is not None and is_taken
+        if lower_pod is not None and predecessor_has_name
         else ()
     )
     removal = remove_upper(pod, last_known_status(upper, lower), world.now)
     return Decision((*(one for one in predecessor_steps if isinstance(one, Absent | VerifyAbsent)), *removal.wanted))
 
 
-def _is_astray(upper: Entry, lower: LowerWorld, world: World) -> bool:
+def _is_in_unmarked_namespace(upper: Entry, lower: LowerWorld, world: World) -> bool:
     """Report whether a pod that ran is still in a namespace that is no longer marked for the upper one."""
     namespace = lower.namespace(upper.namespace)
     if not (upper.facts.ran and lower.is_anothers(namespace)):
         return False
     lower_pod = lower.pods.get(namespace, upper.name)
-    return lower_pod is not None and mirrors(lower_pod, upper, world.owner)
+    return lower_pod is not None and is_lower_pod_of(lower_pod, upper, world.owner)
 
 
-def _astray_problem(ref: Ref) -> Problem:
+def _unmarked_namespace_problem(ref: Ref) -> Problem:
     """Return the problem of a pod that cannot be deleted where it runs."""
     where = f"pod {ref.namespace}/{ref.name} in lower cluster {ref.cluster}"
     why = f"namespace {ref.namespace} there has lost its owner label and annotations"
@@ -237,14 +238,14 @@ def _mirrored(key: Key, upper: Entry, lower_pod: Entry, lower: LowerWorld, world
     return sync(key, view_of(upper.manifest()), lower_pod, lower, world)
 
 
-def _unmirrored(key: Key, upper: Entry, lower_pod: Entry | None, lower: LowerWorld, world: World) -> Decision:
-    """Create the lower pod of a living pod, or report why not; `lower_pod` is another pod under its name."""
+def _unmirrored(key: Key, upper: Entry, name_holder: Entry | None, lower: LowerWorld, world: World) -> Decision:
+    """Create the lower pod of a living pod, or report why not; `name_holder` is another pod under its name."""
     objection = _mirroring_problem(upper, lower, world)
     if objection is not None or lower.unreachable_seconds > UNREACHABLE_AFTER:
         return _report_or_evict(upper, objection, lower, world)
     if not (lower.pods.synced and lower.mapping_known):
         return _NOTHING
-    return _create_or_report(key, upper, lower_pod, lower, world)
+    return _create_or_report(key, upper, name_holder, lower, world)
 
 
 def _report_or_evict(upper: Entry, objection: Problem | None, lower: LowerWorld, world: World) -> Decision:
@@ -274,7 +275,7 @@ def _mirroring_problem(upper: Entry, lower: LowerWorld, world: World) -> Problem
 
 def _is_predecessor(lower_pod: Entry, upper: Entry, world: World) -> bool:
     """Report whether a lower pod under an upper pod's name is ours and made for another upper pod of that name."""
-    return is_mirror(lower_pod, world.owner) and lower_pod.facts.upper_uid != upper.uid
+    return is_own_lower_pod(lower_pod, world.owner) and lower_pod.facts.upper_uid != upper.uid
 
 
 def _is_running_predecessor(lower_pod: Entry, upper: Entry, world: World) -> bool:

@@ -61,7 +61,7 @@ def create(key: Key, upper: PodView, references: Iterable[Reference], lower: Low
     if awaited_keys:
         return Decision(depends_on=tuple(awaited_keys))
     steps = _blocked_steps(upper, problem, world.now) if problem is not None else []
-    context = placement(namespaces.ready(lower, key.namespace), key, lower, world)
+    context = lower_context_of(namespaces.ready(lower, key.namespace), key, lower, world)
     return Decision((*steps, *_creation_steps(key, upper, context)))
 
 
@@ -241,7 +241,7 @@ def _toleration_patch(upper: PodView) -> list[Wanted]:
     return [Patched(upper.ref, patch, reason, in_plan=True, independent=True)]
 
 
-def placement(namespace_uid: str, key: Key, lower: LowerWorld, world: World) -> LowerContext:
+def lower_context_of(namespace_uid: str, key: Key, lower: LowerWorld, world: World) -> LowerContext:
     """Return the `LowerContext` for the pods of a namespace."""
     lower_label_keys = frozenset(map(str, lower.nodes.values("label")))
     node_labels = _node_labels(lower, world)

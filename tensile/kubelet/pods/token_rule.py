@@ -26,7 +26,7 @@ from tensile.objects import POD, SECRET, SERVICE_ACCOUNT, UPPER, Manifest, Ref, 
 from tensile.reconcile.apply import term_of
 from tensile.reconcile.desired import Absent, Decision, EmitEvent, TokenRequest, TokenSecret, Wanted, Watch
 from tensile.reconcile.ownership import has_node, is_of, is_ours, others_wrote
-from tensile.reconcile.pods.index import is_mirror, needs_lower_pod
+from tensile.reconcile.pods.index import is_own_lower_pod, needs_lower_pod
 from tensile.reconcile.world import Key, LowerWorld, Problem, World
 
 NAME = "token"
@@ -117,7 +117,7 @@ def _held_by_pod(key: Key, lower: LowerWorld, world: World) -> _HeldByPod:
     if not lower.upper_namespace(namespace):
         return _HeldByPod(None, namespace, ())
     entry = lower.pods.get(namespace, key.name)
-    ours = entry if entry is not None and is_mirror(entry, world.owner) else None
+    ours = entry if entry is not None and is_own_lower_pod(entry, world.owner) else None
     return _HeldByPod(ours, namespace, lower.secrets.select("pod", (namespace, key.name)))
 
 

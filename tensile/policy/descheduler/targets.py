@@ -20,7 +20,7 @@ from tensile.kube.store import Entry
 from tensile.kubelet.node.status import is_reachable
 from tensile.kubelet.pods.conditions import conditions_of, unschedulable_condition
 from tensile.kubelet.pods.projection import to_lower_pod
-from tensile.kubelet.pods.sync import placement
+from tensile.kubelet.pods.sync import lower_context_of
 from tensile.names import CLUSTER_SELECTOR
 from tensile.objects import Manifest, annotations, controller_of, deleted_at, metadata, moment_of
 from tensile.policy.descheduler.limits import (
@@ -32,12 +32,11 @@ from tensile.policy.descheduler.limits import (
 )
 from tensile.policy.descheduler.replacement import BACKUP, PodBackup, backup_in, backup_of, uses_claims
 from tensile.policy.extender.node_cache import SORTED
-from tensile.policy.placement.placement import TOO_COMPLEX, examine, fitting, is_too_complex
-from tensile.policy.placement.placement import Placement as Verdict
+from tensile.policy.placement.placement import TOO_COMPLEX, FitResult, examine, fitting, is_too_complex
 from tensile.policy.placement.snapshot import Pod, Snapshot, is_known, pod_of, snapshot_now, snapshot_of
 from tensile.reconcile.copies import bound, mirror_of, upper_of
 from tensile.reconcile.ownership import has_node
-from tensile.reconcile.pods.index import mirrors, needs_lower_pod
+from tensile.reconcile.pods.index import is_lower_pod_of, needs_lower_pod
 from tensile.reconcile.world import Key, LowerWorld, World
 
 if TYPE_CHECKING:
@@ -71,7 +70,7 @@ def stuck_in(lower: LowerWorld, world: World) -> Iterator[LeavingPod]:
     for lower_entry in lower.pods:
         facts = lower_entry.facts
         upper = None if facts.ran or facts.terminating or facts.terminal else upper_of(lower_entry, lower)
-        if upper is None or not _should_run(upper, world) or not mirrors(lower_entry, upper, world.owner):
+        if upper is None or not _should_run(upper, world) or not is_lower_pod_of(lower_entry, upper, world.owner):
             continue
         since = waiting_since(lower_entry.manifest())
         if since is not None and world.now - since >= min_duration:
@@ -142,7 +141,7 @@ class Targets:
         verdict = self._examine_upper(pod_of(pod, settled=True), pod_of(_without_node(pod)), source)
         return [name for name in verdict.fitting if name != source and name in self._lowers]
 
-    def _examine_upper(self, placed: Pod, unbound: Pod, source: str) -> Verdict:
+    def _examine_upper(self, placed: Pod, unbound: Pod, source: str) -> FitResult:
         """Examine every virtual node for a pod that leaves its own, closed ones too: they are topology domains."""
         self._upper.remove(placed.namespace, placed.name, source)
         verdict = examine(unbound, self._upper)
@@ -192,7 +191,7 @@ class Targets:
         """Return the pod as it would be in a lower cluster."""
         key = (lower.name, metadata(pod)["namespace"])
         if key not in self._contexts:
-            self._contexts[key] = placement("", Key("pod", *key, ""), lower, self._world)
+            self._contexts[key] = lower_context_of("", Key("pod", *key, ""), lower, self._world)
         return pod_of(to_lower_pod(pod, self._contexts[key]))
 
     def _snapshot(self, lower: LowerWorld) -> Snapshot:

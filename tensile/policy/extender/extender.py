@@ -15,7 +15,14 @@ from typing import Any, Literal, NamedTuple
 
 from tensile.objects import Manifest, metadata, uid
 from tensile.policy.extender.node_cache import AssumedPod, NodeCache, NodeFinder, PodName, kind_of
-from tensile.policy.extender.victims import Preemptor, Residents, VirtualNodeView, is_possible, may_preempt, priority_of
+from tensile.policy.extender.victim_selection import (
+    Preemptor,
+    Residents,
+    VirtualNodeView,
+    is_possible,
+    may_preempt,
+    priority_of,
+)
 from tensile.policy.placement.placement import is_too_complex
 from tensile.policy.placement.snapshot import Pod, pod_of
 

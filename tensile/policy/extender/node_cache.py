@@ -146,7 +146,7 @@ class NodeCache:
         for pod in leaving:
             freed.update(pod.requests)
         is_over = any(amount - freed[name] > cached.allocatable.get(name, 0) for name, amount in cached.used.items())
-        return is_over or len(cached.pods) - len(leaving) > cached.room
+        return is_over or len(cached.pods) - len(leaving) > cached.pod_slots
 
     def is_ready(self, node: str) -> bool:
         """Report whether all victims on a node are gone, and there is room for its reservations."""

@@ -20,8 +20,8 @@ from aiohttp import web
 from tensile.errors import described
 from tensile.kube import net
 from tensile.policy.extender.extender import SchedulerExtender
-from tensile.policy.extender.preemption import VictimSelector
-from tensile.policy.extender.victims import Budget
+from tensile.policy.extender.preemption_controller import VictimSelector
+from tensile.policy.extender.victim_selection import Budget
 from tensile.policy.tls_port import ClientBounds, TLSPort
 
 SCHEDULER = "system:kube-scheduler"

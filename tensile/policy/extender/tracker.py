@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING
 from tensile.kube.store import Cache, Delta, Entry, Listener
 from tensile.kubelet.pods.lower_context import LowerContext
 from tensile.kubelet.pods.projection import to_lower_pod
-from tensile.kubelet.pods.sync import placement
+from tensile.kubelet.pods.sync import lower_context_of
 from tensile.objects import Manifest, labels, metadata
 from tensile.policy.extender.extender import RESERVATION_SECONDS, LowerCandidate, unbound_pod
 from tensile.policy.extender.node_cache import NodeCache, NodeFinder, PodName, kind_of
-from tensile.policy.extender.victims import Residents, VirtualNodeView
+from tensile.policy.extender.victim_selection import Residents, VirtualNodeView
 from tensile.policy.placement.placement import is_too_complex
 from tensile.policy.placement.snapshot import is_known, node_of, pod_of
-from tensile.reconcile.pods.index import is_daemon, mirrors, needs_lower_pod
+from tensile.reconcile.pods.index import is_daemon, is_lower_pod_of, needs_lower_pod
 from tensile.reconcile.world import Key, LowerWorld, World
 
 if TYPE_CHECKING:
@@ -201,8 +201,8 @@ class ClusterTracker:
     def _copy_of(self, name: PodName) -> str:
         """Return the UID of the lower pod that mirrors a resident, "" for none."""
         upper, copy = self._upper(name), self.lower.pods.get(*name)
-        is_mirror = upper is not None and copy is not None and mirrors(copy, upper, self._world.owner)
-        return copy.uid if copy is not None and is_mirror else ""
+        is_copy = upper is not None and copy is not None and is_lower_pod_of(copy, upper, self._world.owner)
+        return copy.uid if copy is not None and is_copy else ""
 
     def _is_ours(self, name: PodName) -> bool:
         """Report whether a resident is a pod that is mirrored."""
@@ -318,7 +318,7 @@ class PodProjector:
         self._check_inputs()
         known = self._contexts.get(namespace)
         if known is None or namespace in self._stale:
-            context = placement("", Key("pod", self._lower.name, namespace, ""), self._lower, self._world)
+            context = lower_context_of("", Key("pod", self._lower.name, namespace, ""), self._lower, self._world)
             self._stale.discard(namespace)
             if known != context:
                 self._contexts[namespace] = context

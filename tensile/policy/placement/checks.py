@@ -109,14 +109,14 @@ def _tolerations(pod: Pod) -> list[Manifest]:
     return found
 
 
-def fits(pod: Pod, _snapshot: Snapshot) -> PreparedCheck:
+def resources(pod: Pod, _snapshot: Snapshot) -> PreparedCheck:
     """Check the requests; all insufficient resources are reported, not only the first."""
     requests = tuple(pod.requests.items())
 
     def judge(node: Node) -> tuple[str, ...]:
         """Compare the requests with the free resources."""
         offered, used = node.allocatable.get, node.used.get
-        if len(node.pods) < node.room:
+        if len(node.pods) < node.pod_slots:
             for name, amount in requests:
                 if amount > offered(name, 0) - used(name, 0):
                     return _shortages(node, requests)
@@ -138,7 +138,7 @@ def ports(pod: Pod, _snapshot: Snapshot) -> PreparedCheck | None:
 
 def _shortages(node: Node, requests: tuple[tuple[str, int], ...]) -> tuple[str, ...]:
     """Return the reason for each insufficient resource."""
-    full = (TOO_MANY,) if len(node.pods) >= node.room else ()
+    full = (TOO_MANY,) if len(node.pods) >= node.pod_slots else ()
     return (*full, *(f"Insufficient {name}" for name, amount in requests if amount > free(node, name)))
 
 
@@ -149,7 +149,7 @@ def free(node: Node, name: str) -> int:
 
 def _detail(node: Node, requests: tuple[tuple[str, int], ...]) -> str:
     """Return what is requested and what is left of each insufficient resource."""
-    details = [f"at most {node.room} pods"] if len(node.pods) >= node.room else []
+    details = [f"at most {node.pod_slots} pods"] if len(node.pods) >= node.pod_slots else []
     details += [
         f"{name}: requested {_quantity(name, amount)}, free {_quantity(name, free(node, name))} of "
         f"{_quantity(name, node.allocatable.get(name, 0))}"

@@ -30,7 +30,7 @@ CHECKS = (
     Check("taints", checks.taints),
     Check("affinity", checks.selected),
     Check("ports", checks.ports),
-    Check("resources", checks.fits),
+    Check("resources", checks.resources),
     Check("volumes", volume_checks.restricted),
     Check("attach limits", volume_checks.limits),
     Check("volumes", volume_checks.volumes),
@@ -85,7 +85,7 @@ class NodeRefusal(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class FitResult:
     """The nodes that a pod fits on, and why the others do not; `nowhere` is why no node can fit, whatever its state."""
 
     fitting: tuple[str, ...]
@@ -131,11 +131,11 @@ def is_too_complex(pod: Pod, snapshot: Snapshot) -> bool:
     )
 
 
-def examine(pod: Pod, snapshot: Snapshot) -> Placement:
+def examine(pod: Pod, snapshot: Snapshot) -> FitResult:
     """Judge every node for a pod."""
     prepared = prepare(pod, snapshot)
     if isinstance(prepared, NodeRefusal):
-        return Placement((), dict.fromkeys(snapshot.nodes, prepared), prepared)
+        return FitResult((), dict.fromkeys(snapshot.nodes, prepared), prepared)
     fitting, refused = [], {}
     for node in snapshot.nodes.values():
         refusal = _judge(node, prepared)
@@ -143,7 +143,7 @@ def examine(pod: Pod, snapshot: Snapshot) -> Placement:
             fitting.append(node.name)
         else:
             refused[node.name] = refusal
-    return Placement(tuple(fitting), refused)
+    return FitResult(tuple(fitting), refused)
 
 
 def fitting(pod: Pod, snapshot: Snapshot) -> Iterator[Node]:
@@ -167,10 +167,10 @@ def applied_checks(pod: Pod, snapshot: Snapshot) -> frozenset[str]:
 
 
 def prepare(pod: Pod, snapshot: Snapshot) -> list[tuple[str, PreparedCheck]] | NodeRefusal:
-    """Return the prepared checks that apply to a pod; a Refusal if no node can fit."""
+    """Return the prepared checks that apply to a pod; a NodeRefusal if no node can fit."""
     found = []
-    for name, prepare in CHECKS:
-        prepared = prepare(pod, snapshot)
+    for name, prepare_check in CHECKS:
+        prepared = prepare_check(pod, snapshot)
         if isinstance(prepared, NoNodeFits):
             return NodeRefusal(name, (prepared.reason,))
         if prepared is not None:
@@ -198,11 +198,11 @@ def is_curable(pod: Pod, node: Node, reasons: tuple[str, ...]) -> bool:
 
 
 class Estimate(NamedTuple):
-    """How many pods each node took; `more` is whether there may be room for more, `rest` the next pod's result."""
+    """How many pods each node took, whether there may be room for more, and the result for the next pod."""
 
     counts: dict[str, int]
     more: bool
-    rest: Placement
+    next_result: FitResult
 
     @property
     def total(self) -> int:
@@ -215,7 +215,7 @@ class ClusterSpace(NamedTuple):
 
     node: str
     pod: Pod
-    ground: Snapshot
+    snapshot: Snapshot
 
 
 class ClusterShare(NamedTuple):
@@ -223,7 +223,7 @@ class ClusterShare(NamedTuple):
 
     counts: Mapping[str, int]
     more: bool
-    why: str
+    refusal: str
 
 
 def fill(pod: Pod, snapshot: Snapshot, most: int | None = None, steps: int = MOST) -> Estimate:
@@ -234,8 +234,8 @@ def fill(pod: Pod, snapshot: Snapshot, most: int | None = None, steps: int = MOS
     is_node_local = applied_checks(pod, snapshot) <= NODE_LOCAL
     bound = steps if most is None else min(most, steps)
     counts = _fill_by_count(pod, snapshot, most) if is_node_local else _one_by_one(pod, snapshot, bound)
-    rest = examine(replica(pod, sum(counts.values())), snapshot)
-    return Estimate(dict(counts), rest.fits, rest)
+    next_result = examine(replica(pod, sum(counts.values())), snapshot)
+    return Estimate(dict(counts), next_result.fits, next_result)
 
 
 def replica(pod: Pod, number: int) -> Pod:
@@ -276,7 +276,7 @@ def _fill_by_count(pod: Pod, snapshot: Snapshot, most: int | None) -> Counter[st
     """Compute the number for each node, and place that many pods."""
     counts: Counter[str] = Counter()
     for node in list(fitting(pod, snapshot)):
-        wanted = room(node, pod)
+        wanted = capacity_for(node, pod)
         if most is not None:
             wanted = min(wanted, most - counts.total())
         for _ in range(wanted):
@@ -285,12 +285,12 @@ def _fill_by_count(pod: Pod, snapshot: Snapshot, most: int | None) -> Counter[st
     return counts
 
 
-def room(node: Node, pod: Pod) -> int:
+def capacity_for(node: Node, pod: Pod) -> int:
     """Return how many such pods a node has room for, if it takes one: by resources, pod slots and host ports."""
     if pod.ports:
         return 1
     left = (free(node, name) // amount for name, amount in pod.requests.items())
-    return min(node.room - len(node.pods), *left) if pod.requests else node.room - len(node.pods)
+    return min(node.pod_slots - len(node.pods), *left) if pod.requests else node.pod_slots - len(node.pods)
 
 
 def _left(node: Node, pod: Pod) -> tuple[float, int]:
@@ -299,25 +299,27 @@ def _left(node: Node, pod: Pod) -> tuple[float, int]:
     return min((free(node, name) / node.allocatable[name] for name in names), default=1.0), -len(node.pods)
 
 
-def spread_out(pod: Pod, upper: Snapshot, places: Mapping[str, ClusterSpace], steps: int) -> dict[str, ClusterShare]:
+def fill_clusters(pod: Pod, upper: Snapshot, places: Mapping[str, ClusterSpace], steps: int) -> dict[str, ClusterShare]:
     """Put as many pods like this one into the lower clusters as they take; at most `steps` one by one.
 
     The snapshots are changed.
     """
     is_node_local = applied_checks(pod, upper) <= NODE_LOCAL
-    if is_node_local and all(applied_checks(place.pod, place.ground) <= NODE_LOCAL for place in places.values()):
+    if is_node_local and all(applied_checks(place.pod, place.snapshot) <= NODE_LOCAL for place in places.values()):
         upper_placement = examine(pod, upper)
         return {name: _fill_cluster(pod, place, upper, upper_placement) for name, place in places.items()}
     return _fill_one_by_one(pod, upper, places, steps)
 
 
-def _fill_cluster(pod: Pod, cluster: ClusterSpace, upper: Snapshot, upper_placement: Placement) -> ClusterShare:
+def _fill_cluster(pod: Pod, cluster: ClusterSpace, upper: Snapshot, upper_placement: FitResult) -> ClusterShare:
     """Fill one lower cluster, up to what its virtual node offers."""
     if cluster.node not in upper_placement.fitting:
-        return ClusterShare({}, more=False, why=_upper_refusal_message(cluster.node, upper_placement))
-    most = room(upper.nodes[cluster.node], pod)
-    found = fill(cluster.pod, cluster.ground, most)
-    return ClusterShare(found.counts, more=False, why=_VIRTUAL_NODE_FULL if found.more else found.rest.message)
+        return ClusterShare({}, more=False, refusal=_upper_refusal_message(cluster.node, upper_placement))
+    most = capacity_for(upper.nodes[cluster.node], pod)
+    found = fill(cluster.pod, cluster.snapshot, most)
+    return ClusterShare(
+        found.counts, more=False, refusal=_VIRTUAL_NODE_FULL if found.more else found.next_result.message
+    )
 
 
 def _fill_one_by_one(
@@ -344,7 +346,7 @@ def _place_one_more(
     wanted = replica(pod, number)
     for node in roomiest(wanted, upper):
         name = cluster_by_node.get(node.name)
-        found = put(replica(places[name].pod, number), places[name].ground) if name else ""
+        found = put(replica(places[name].pod, number), places[name].snapshot) if name else ""
         if name and found:
             upper.add(wanted, node.name)
             counts[name][found] += 1
@@ -352,13 +354,13 @@ def _place_one_more(
     return False
 
 
-def _refusal_message(cluster: ClusterSpace, upper_placement: Placement, number: int) -> str:
+def _refusal_message(cluster: ClusterSpace, upper_placement: FitResult, number: int) -> str:
     """Return why a lower cluster takes no more pods; the reasons of its own nodes come first."""
-    lower_placement = examine(replica(cluster.pod, number), cluster.ground)
+    lower_placement = examine(replica(cluster.pod, number), cluster.snapshot)
     return _upper_refusal_message(cluster.node, upper_placement) if lower_placement.fits else lower_placement.message
 
 
-def _upper_refusal_message(node: str, upper_placement: Placement) -> str:
+def _upper_refusal_message(node: str, upper_placement: FitResult) -> str:
     refusal = (
         upper_placement.nowhere
         or upper_placement.refused.get(node)

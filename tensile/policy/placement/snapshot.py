@@ -125,7 +125,7 @@ class Node:
     pods: dict[tuple[str, str], Pod] = field(default_factory=dict)
 
     @property
-    def room(self) -> int:
+    def pod_slots(self) -> int:
         """The maximum of pods on it."""
         return self.allocatable.get("pods", 0) // _WHOLE
 

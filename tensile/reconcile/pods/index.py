@@ -244,12 +244,12 @@ UPPER_INDEXES = {"namespace": by_namespace, "living": by_life, "reference": by_r
 LOWER_INDEXES = {"namespace": ours_by_namespace, "reference": ours_by_reference}
 
 
-def is_mirror(lower_pod: Entry, owner: Owner) -> bool:
+def is_own_lower_pod(lower_pod: Entry, owner: Owner) -> bool:
     """Report whether a lower pod is this owner's."""
     return bool(lower_pod.facts.owner == owner.mark)
 
 
-def mirrors(lower_pod: Entry, upper_pod: Entry, owner: Owner) -> bool:
+def is_lower_pod_of(lower_pod: Entry, upper_pod: Entry, owner: Owner) -> bool:
     """Report whether a lower pod is this owner's, and the copy of this upper pod."""
     facts = lower_pod.facts
     return bool(facts.upper_uid == upper_pod.uid and facts.owner == owner.mark)

@@ -174,7 +174,7 @@ class Recorder:
     def on_blocked(self, key: Key, problem: Problem) -> None:
         """Record nothing: the world holds the problems that are left at the end."""
 
-    def on_rule_error(self, key: Key, error: Exception) -> None:
+    def on_unexpected_error(self, key: Key, error: Exception) -> None:
         """Record a bug: a plan made with it is not reliable."""
         self.broken.append((key, error))
 

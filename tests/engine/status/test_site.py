@@ -19,12 +19,12 @@ from statuskit import accepted, row, waiting
 from worldkit import put
 from yarl import URL
 
-from tensile.engine.health import TelemetryServer
 from tensile.engine.metrics import Metrics
 from tensile.engine.status.details import topology_page
 from tensile.engine.status.page import PageView, ResourceUsage, content
 from tensile.engine.status.report import StatusReport
 from tensile.engine.status.site import MAX_TYPED_BYTES, PageSource, check_topology
+from tensile.engine.telemetry_server import TelemetryServer
 from tensile.kube.net import cancel_and_wait
 from tensile.reconcile.world import World
 from tensile.topology import parse

@@ -54,7 +54,7 @@ class Virtual:
         """Record a problem."""
         self.troubles.append(problem)
 
-    def on_rule_error(self, _key: Key, error: Exception) -> None:
+    def on_unexpected_error(self, _key: Key, error: Exception) -> None:
         """Record a defect of a rule."""
         self.troubles.append(error)
 

@@ -85,9 +85,9 @@ def test_no_pod_is_evicted_while_another_cluster_answers() -> None:
 def test_no_pod_is_evicted_before_a_connection_was_attempted() -> None:
     """The way to the cluster is unknown or has just changed, so its pods are marked unready and kept."""
     here = away()
-    here.lowers[A].was_attempted = False
+    here.lowers[A].silence_is_evidence = False
     assert [step.subresource for step in steps(here)] == ["status"]
-    here.lowers[A].was_attempted = True
+    here.lowers[A].silence_is_evidence = True
     assert is_evicted(here)
 
 

@@ -10,7 +10,7 @@ from worldkit import A, account, changed, home, lower_node, marked, put, raised,
 from tensile.kubelet.pods import token_rule
 from tensile.kubelet.pods.projection import note_of_images
 from tensile.kubelet.pods.rule import key_of
-from tensile.kubelet.pods.sync import placement
+from tensile.kubelet.pods.sync import lower_context_of
 from tensile.names import TOKEN_POD, WRITTEN_IMAGES, WRITTEN_KEYS
 from tensile.objects import POD, SERVICE_ACCOUNT, UPPER, Manifest, Ref, metadata
 from tensile.reconcile.desired import Decision, EmitEvent, Patched, Present
@@ -42,9 +42,9 @@ def test_domain_keys_are_labels_that_only_the_virtual_node_has() -> None:
     """They exclude the hostname, and there are none while no lower node is known."""
     here = grounded()
     changed(here.upper.nodes, A, lambda node: node["metadata"]["labels"].update(region="east", zone="1"), "")
-    assert placement("", KEY, here.lowers[A], here).domain_keys == frozenset()
+    assert lower_context_of("", KEY, here.lowers[A], here).domain_keys == frozenset()
     put(here.lowers[A].nodes, {**lower_node("n1", "4"), "metadata": {"name": "n1", "labels": {"zone": "2"}}})
-    found = placement("", KEY, here.lowers[A], here).domain_keys
+    found = lower_context_of("", KEY, here.lowers[A], here).domain_keys
     assert {"region", "clusterID", "type"} <= found
     assert not found & {"zone", "kubernetes.io/hostname"}
 

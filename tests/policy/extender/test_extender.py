@@ -187,7 +187,7 @@ def requiring(terms: int) -> Manifest:
     return {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [term] * terms}}}}
 
 
-def spread_out(constraints: int) -> Manifest:
+def fill_clusters(constraints: int) -> Manifest:
     """Return the spec of a pod with so many topology spread constraints that no node satisfies."""
     one = {"maxSkew": 1, "topologyKey": "none", "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {}}
     return {"topologySpreadConstraints": [one] * constraints}
@@ -206,7 +206,7 @@ def large(nodes: int = 200, each: int = 20) -> NodeCache:
     [
         (avoiding(3), avoiding(1_000)),
         (requiring(20), requiring(2_000)),
-        (spread_out(3), spread_out(500)),
+        (fill_clusters(3), fill_clusters(500)),
         (
             asking(**{f"example.com/r{one}": "1" for one in range(20)}),
             asking(**{f"a/r{one}": "1" for one in range(2_000)}),

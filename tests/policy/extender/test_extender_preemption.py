@@ -9,7 +9,7 @@ from worldkit import A, changed
 
 from tensile.policy.extender.extender import RESERVATION_SECONDS, SchedulerExtender
 from tensile.policy.extender.node_cache import Nominee
-from tensile.policy.extender.preemption import VictimSelector, preemptor_of
+from tensile.policy.extender.preemption_controller import VictimSelector, preemptor_of
 
 Manifest = dict[str, Any]
 HALF = {"n": "4", "m": "4"}

@@ -22,7 +22,7 @@ from tensile.kubelet.api.certificates import tls_context
 from tensile.policy.extender.extender import unbound_pod
 from tensile.policy.extender.node_cache import kind_of
 from tensile.policy.extender.server import SCHEDULER, ExtenderPort, listening
-from tensile.policy.extender.victims import Budget
+from tensile.policy.extender.victim_selection import Budget
 from tensile.sandbox.credentials import Authority, CertificatePair, authority
 
 NOW = datetime.now(UTC)

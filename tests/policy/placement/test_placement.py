@@ -10,7 +10,7 @@ from properties import examples
 
 from bench.conformance.placement.nodes import ground
 from bench.conformance.placement.seekers import seeker
-from tensile.policy.placement.placement import CHECKS, NodeRefusal, Placement, examine, fitting
+from tensile.policy.placement.placement import CHECKS, FitResult, NodeRefusal, examine, fitting
 from tensile.policy.placement.snapshot import Snapshot, pod_of, snapshot_of, storage_of
 
 
@@ -157,7 +157,7 @@ def test_a_refusal_as_text_has_its_reasons_and_its_detail() -> None:
 
 def test_a_placement_without_nodes_does_not_fit() -> None:
     """That holds for the empty value."""
-    assert not Placement((), {}).fits
+    assert not FitResult((), {}).fits
 
 
 def test_claims_and_resources_are_checked_together() -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from placekit import ZONE, asking, claim, kind, node, pod, seen, stock, using
 from properties import examples
 
-from tensile.policy.placement.placement import MOST, examine, fill, put, replica, room
+from tensile.policy.placement.placement import MOST, capacity_for, examine, fill, put, replica
 from tensile.policy.placement.snapshot import Snapshot, pod_of
 
 HOST = "kubernetes.io/hostname"
@@ -70,7 +70,7 @@ def test_pods_without_requests_use_pod_slots() -> None:
     """As many fit as the nodes have slots."""
     found = fill(pod_of(pod()), seen([node("a", pods="3"), node("b", pods="2")]))
     assert found.counts == {"a": 3, "b": 2}
-    assert found.rest.message == "0/2 nodes are available: 2 Too many pods."
+    assert found.next_result.message == "0/2 nodes are available: 2 Too many pods."
 
 
 def test_one_pod_with_a_host_port_fits_on_each_node() -> None:
@@ -141,6 +141,6 @@ def test_a_pod_that_fits_on_no_node_changes_nothing(cpu: str) -> None:
 def test_room_is_the_smaller_of_resources_and_pod_slots() -> None:
     """A pod without requests is limited by the slots alone."""
     (one,) = seen([node("a", pods="3")]).nodes.values()
-    assert room(one, pod_of(pod(spec=asking(cpu="1")))) == 3
-    assert room(one, pod_of(pod(spec=asking(cpu="3")))) == 1
-    assert room(one, pod_of(pod())) == 3
+    assert capacity_for(one, pod_of(pod(spec=asking(cpu="1")))) == 3
+    assert capacity_for(one, pod_of(pod(spec=asking(cpu="3")))) == 1
+    assert capacity_for(one, pod_of(pod())) == 3

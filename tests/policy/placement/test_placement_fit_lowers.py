@@ -4,7 +4,7 @@ from typing import Any
 
 from placekit import asking, node, pod, seen
 
-from tensile.policy.placement.placement import ClusterShare, ClusterSpace, spread_out
+from tensile.policy.placement.placement import ClusterShare, ClusterSpace, fill_clusters
 from tensile.policy.placement.snapshot import Snapshot, pod_of
 
 HOST = "kubernetes.io/hostname"
@@ -22,7 +22,7 @@ def shared(
 ) -> dict[str, ClusterShare]:
     """Distribute pods over lowers whose virtual nodes are named v-NAME."""
     wanted = pod_of(pod(spec=spec, labels=OWN))
-    return spread_out(
+    return fill_clusters(
         wanted, upper, {name: ClusterSpace(f"v-{name}", wanted, ground) for name, ground in lowers}, steps
     )
 
@@ -54,30 +54,30 @@ def test_independent_lowers_are_filled_completely() -> None:
     """The share of a full lower cluster has the reason of the next refusal."""
     found = shared(asking(cpu="2"), above("a", "b"), lower("a", "4", "3"), lower("b", "2"))
     assert found["a"].counts == {"a-0": 2, "a-1": 1}
-    assert found["b"] == ClusterShare({"b-0": 1}, more=False, why="0/1 nodes are available: 1 Insufficient cpu.")
+    assert found["b"] == ClusterShare({"b-0": 1}, more=False, refusal="0/1 nodes are available: 1 Insufficient cpu.")
 
 
 def test_the_capacity_of_the_virtual_node_limits_the_pods() -> None:
     """The lower cluster has room for more."""
     found = shared(asking(cpu="2"), above("a", cpu="5"), lower("a", "8"))
-    assert found["a"] == ClusterShare({"a-0": 2}, more=False, why="its virtual node has no free capacity")
+    assert found["a"] == ClusterShare({"a-0": 2}, more=False, refusal="its virtual node has no free capacity")
 
 
 def test_pods_with_host_anti_affinity_have_one_per_virtual_node() -> None:
     """A virtual node is one host for the upper scheduler, regardless of its lower nodes."""
     found = shared(apart(), above("a", "b"), lower("a", "4", "4", "4"), lower("b", "4"))
     assert totals(found) == {"a": 1, "b": 1}
-    assert found["a"].why.startswith(
+    assert found["a"].refusal.startswith(
         "the upper scheduler does not bind it there: node(s) didn't match pod anti-affinity"
     )
-    assert found["b"].why == "0/1 nodes are available: 1 node(s) didn't match pod anti-affinity rules."
+    assert found["b"].refusal == "0/1 nodes are available: 1 node(s) didn't match pod anti-affinity rules."
 
 
 def test_pods_spread_over_hosts_are_limited_by_the_full_lower() -> None:
     """The upper scheduler would exceed the skew with another pod."""
     found = shared(even() | asking(cpu="2"), above("a", "b"), lower("a", "8", "8"), lower("b", "2"))
     assert totals(found) == {"a": 2, "b": 1}
-    assert found["a"].why.startswith(
+    assert found["a"].refusal.startswith(
         "the upper scheduler does not bind it there: node(s) didn't match pod topology spread"
     )
 
@@ -86,7 +86,7 @@ def test_the_next_lower_is_used_if_no_lower_node_fits() -> None:
     """The upper cluster has room on both virtual nodes."""
     found = shared(even(skew=9) | asking(cpu="3"), above("a", "b"), lower("a", "2", "2"), lower("b", "8", "8"))
     assert totals(found) == {"a": 0, "b": 4}
-    assert found["a"].why == "0/2 nodes are available: 2 Insufficient cpu."
+    assert found["a"].refusal == "0/2 nodes are available: 2 Insufficient cpu."
 
 
 def test_the_placement_stops_at_the_step_limit() -> None:
@@ -94,7 +94,7 @@ def test_the_placement_stops_at_the_step_limit() -> None:
     found = shared(even(skew=9), above("a", "b"), lower("a", "8"), lower("b", "8"), steps=4)
     assert sum(totals(found).values()) == 4
     assert {share.more for share in found.values()} == {True}
-    assert {share.why for share in found.values()} == {""}
+    assert {share.refusal for share in found.values()} == {""}
 
 
 def test_a_lower_without_its_virtual_node_gets_no_pod() -> None:
@@ -103,7 +103,7 @@ def test_a_lower_without_its_virtual_node_gets_no_pod() -> None:
         found = shared(spec, above("b"), lower("a", "8"), lower("b", "1"))
         assert totals(found)["a"] == 0
         assert (
-            found["a"].why
+            found["a"].refusal
             == "the upper scheduler does not bind it there: node v-a does not exist: check that the engine is running"
         )
 

@@ -36,9 +36,9 @@ def test_a_step_that_is_not_part_of_the_plan_is_not_recorded() -> None:
 def test_a_rule_error_is_reported_with_its_key() -> None:
     """Each key has one line with its last error, so that a bug report is useful."""
     recorder = Recorder()
-    recorder.on_rule_error(Key("pod", A, "shop", "web"), KeyError("earlier"))
-    recorder.on_rule_error(Key("pod", A, "shop", "web"), KeyError("uid"))
-    recorder.on_rule_error(Key("dependency", A, "shop", "ConfigMap/settings"), ValueError("odd"))
+    recorder.on_unexpected_error(Key("pod", A, "shop", "web"), KeyError("earlier"))
+    recorder.on_unexpected_error(Key("pod", A, "shop", "web"), KeyError("uid"))
+    recorder.on_unexpected_error(Key("dependency", A, "shop", "ConfigMap/settings"), ValueError("odd"))
     report = "this is a bug in tensile: please report this line"
     assert defects(recorder.broken).split("\n") == [
         f"ConfigMap shop/settings on lower-a: planning failed: ValueError: odd; {report}",

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from tensile.errors import Conflict, Denied, NotFound, Unreachable
 from tensile.kube.cluster import Listing, Read, Selection
 from tensile.objects import DISRUPTION_BUDGET, Kind
-from tensile.policy.extender.preemption import SCHEDULER_SECONDS, PreemptionController
+from tensile.policy.extender.preemption_controller import SCHEDULER_SECONDS, PreemptionController
 
 if TYPE_CHECKING:
     from tensile.policy.extender.extender import SchedulerExtender

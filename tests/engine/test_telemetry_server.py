@@ -12,11 +12,11 @@ from pagekit import site_of
 from structlog.testing import capture_logs
 
 from bench.kit.spareports import spare_port
-from tensile.engine.health import MAX_CONNECTIONS, ProbeServer, TelemetryServer
 from tensile.engine.metrics import Metrics
 from tensile.engine.status.page import PageView
 from tensile.engine.status.report import StatusReport, TopologyStatus
 from tensile.engine.status.site import StatusSite
+from tensile.engine.telemetry_server import MAX_CONNECTIONS, ProbeServer, TelemetryServer
 from tensile.errors import TensileError
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from preemptkit import There, wants
 
-from tensile.policy.extender.victims import Residents, may_preempt, priority_of
+from tensile.policy.extender.victim_selection import Residents, may_preempt, priority_of
 
 NAME = ("default", "web")
 SAID = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}

@@ -5,7 +5,7 @@ from random import Random
 import pytest
 from preemptkit import APART, PORT, Behind, There, budget, wants
 
-from tensile.policy.extender.victims import budget_of, counted, is_possible
+from tensile.policy.extender.victim_selection import budget_of, counted, is_possible
 
 OLD, NEW = "2030-01-01T00:00:00Z", "2030-01-01T00:00:09Z"
 

@@ -27,7 +27,7 @@ from tensile.names import COMPONENT, ConditionReason, EventReason
 from tensile.objects import DISRUPTION_BUDGET, POD, UPPER, Manifest, Ref, as_read, metadata, timestamp, uid
 from tensile.policy.extender.extender import LowerCandidate, SchedulerExtender, UnschedulablePod, unbound_pod
 from tensile.policy.extender.node_cache import Nominee
-from tensile.policy.extender.victims import (
+from tensile.policy.extender.victim_selection import (
     Budget,
     NodeVictims,
     Preemptor,
