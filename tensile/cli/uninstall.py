@@ -15,7 +15,7 @@ from tensile.engine.clusters import Clusters, own_namespace, utc_now
 from tensile.engine.lower import ClusterAccess
 from tensile.engine.metrics import Metrics
 from tensile.engine.observer import LoggingObserver, LoggingRecorder
-from tensile.engine.plan_and_apply import Progress, converge, opened, rehearse
+from tensile.engine.plan_and_apply import Problems, Progress, converge, opened, rehearse
 from tensile.engine.uninstall import (
     NAME,
     delete_registrations,
@@ -170,14 +170,23 @@ async def _uninstall(topology: Topology, access: ClusterAccess, shown: Uninstall
         check(current)
         _check_shown(shown, current)
         recorder, before = LoggingRecorder(LoggingObserver(Metrics(), time.monotonic)), observed(world.copy())
-        problems = await converge(clusters, recorder, uninstall_rules(), forced=False)
-        registered = await registrations(upper, topology, world, own_namespace(access.account))
-        failed = await delete_registrations(upper, registered, recorder)
+        problems, failed = await _delete(clusters, own_namespace(access.account), recorder)
         seen = observed(world)
         # Kubernetes deletes the slices of a Service that the lines above deleted.
         deleted_with_service = {ref for ref in current.refs if ref.kind == ENDPOINT_SLICE and seen(ref) is None}
     done = preview_of(recorder, problems, before, topology, unreached={})
     return _closing(current.refs - deleted_with_service, done, failed)
+
+
+async def _delete(clusters: Clusters, namespace: str, recorder: Recorder) -> tuple[Problems, list[str]]:
+    """Delete what the rules want, and last the registrations; return the problems that remain, and what failed.
+
+    `namespace` is the engine's own.
+    """
+    upper, world = clusters.connections[UPPER], clusters.world
+    problems = await converge(clusters, recorder, uninstall_rules(), forced=False)
+    registered = await registrations(upper, world.topology, world, namespace)
+    return problems, await delete_registrations(upper, registered, recorder)
 
 
 def _check_shown(shown: UninstallPlan, current: UninstallPlan) -> None:

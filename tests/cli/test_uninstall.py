@@ -5,13 +5,21 @@ from pathlib import Path
 import orjson
 import pytest
 from clikit import Files, refused
+from openkit import MemoryClusters
+from worldkit import account, config_map, marked, put, raised, space, thing, twin, upper_pod, world
 
-from tensile.cli.uninstall import UninstallPlan, _check_shown, _closing, check, plan_json, plan_text
+from tensile.cli.uninstall import UninstallPlan, _check_shown, _closing, _delete, check, plan_json, plan_text
 from tensile.diagnostics.inventory import Inventory, Item
+from tensile.engine.history import file_place, history_ref
+from tensile.engine.leader_election import lease_ref
+from tensile.engine.status.configmap import status_owner, status_ref
+from tensile.engine.uninstall import leave_topology
 from tensile.errors import TensileError
-from tensile.objects import CLAIM, NAMESPACE, NODE, POD, UPPER, Ref
+from tensile.objects import CLAIM, NAMESPACE, NODE, POD, SECRET, UPPER, Ref
+from tensile.policy.webhook.admission_policy import binding_ref, policy_ref
+from tensile.policy.webhook.registration import ref_of
 from tensile.reconcile.apply import NOT_EMPTY
-from tensile.reconcile.report import Change, Preview
+from tensile.reconcile.report import Change, Preview, Recorder
 from tensile.reconcile.world import Key, Problem
 
 A = "lower-a"
@@ -114,6 +122,57 @@ def test_objects_that_could_not_be_deleted_are_an_error() -> None:
     assert str(told.value).endswith("Uninstalled in part: 0 to add, 0 to change, 1 to delete (lower-a: 1 to delete)")
     with pytest.raises(TensileError, match="DeletionLimitExceeded: it is so"):
         _closing(planned(SPACE).refs, preview(SPACE, problem="DeletionLimitExceeded"), [])
+
+
+async def test_objects_are_deleted_in_the_order_of_their_dependencies() -> None:
+    """Each lower namespace goes after its objects, and what the engines registered goes after all other objects."""
+    here = world(f"name: {A}")
+    put(here.upper.namespaces, space())
+    raised(here)
+    below = here.lowers[A]
+    put(below.namespaces, marked(space(), "upper-default", uid="below-default"))
+    put(below.accounts, account())
+    put(below.pods, twin(upper_pod("orphan")))
+    put(below.config_maps, marked(config_map("settings", uid="below-settings"), "settings"))
+    put(here.upper.config_maps, config_map("settings", uid="settings"))
+    leave_topology(here)
+    clusters, deleted = MemoryClusters(here), list[str]()
+    place = file_place("demo")
+    status = status_owner(here.owner.upper, place)
+    for ref, owner in (
+        (history_ref(place), status),
+        (status_ref(place), status),
+        (lease_ref("demo"), here.owner),
+        (policy_ref("demo"), here.owner),
+        (binding_ref("demo"), here.owner),
+        (Ref(UPPER, SECRET, "tensile", "tensile-webhook-demo"), here.owner),
+        (ref_of(here.topology), here.owner),
+    ):
+        registered = thing(ref.kind.name, ref.name, ref.namespace, ref.kind.api)
+        clusters.connections[UPPER].place(ref.kind, marked(registered, here.owner.upper, owner))
+    for cluster in clusters.connections.values():
+        cluster.watched = lambda verb, ref, _body: deleted.append(f"{verb} {ref}")
+    problems, failed = await _delete(clusters, "tensile", Recorder())  # type: ignore[arg-type]
+    assert (problems, failed) == ({}, [])
+    objects, registrations = deleted[:4], deleted[4:]
+    assert sorted(objects) == [
+        "delete lower-a: ConfigMap default/settings",
+        "delete lower-a: Namespace default",
+        "delete lower-a: Pod default/orphan",
+        "delete upper: Node lower-a",
+    ]
+    assert objects.index("delete lower-a: Namespace default") > max(
+        objects.index("delete lower-a: ConfigMap default/settings"), objects.index("delete lower-a: Pod default/orphan")
+    )
+    assert registrations == [
+        "delete upper: MutatingWebhookConfiguration tensile-demo",
+        "delete upper: Secret tensile/tensile-webhook-demo",
+        "delete upper: MutatingAdmissionPolicyBinding tensile-demo",
+        "delete upper: MutatingAdmissionPolicy tensile-demo",
+        "delete upper: Lease kube-system/tensile-demo",
+        "delete upper: ConfigMap kube-system/tensile-demo-status",
+        "delete upper: ConfigMap kube-system/tensile-demo-history",
+    ]
 
 
 def test_uninstall_needs_a_terminal_or_yes(tmp_path: Path) -> None:
