@@ -13,6 +13,7 @@ import orjson
 import pytest
 from answering import Answering, Held
 from filekit import heard
+from scripted import WAIT
 from structlog.testing import capture_logs
 from trackerkit import ShownLowers, asking, stranger
 from worldkit import A, B, changed, home, lower_node, marked, put, raised, reload, world
@@ -20,7 +21,9 @@ from worldkit import A, B, changed, home, lower_node, marked, put, raised, reloa
 from bench.kit.spareports import spare_port
 from tensile.engine.extender_server import ExtenderServer
 from tensile.errors import NotFound, TensileError
+from tensile.kube.cluster import Listing, Read, Selection
 from tensile.kube.file_watch import FileWatcher
+from tensile.objects import DISRUPTION_BUDGET, Kind, uid
 from tensile.policy.extender.server import SCHEDULER
 from tensile.policy.extender.tracker import PodProjector
 from tensile.sandbox.credentials import Authority, authority
@@ -31,13 +34,22 @@ NOW = datetime.now(UTC)
 FILES = "tlsCertFile: server.crt, tlsKeyFile: server.key, clientCAFile: callers.crt"
 
 
+class Upper(Answering):
+    """The upper cluster, without disruption budgets."""
+
+    async def list(self, kind: Kind, selection: Selection, read: Read = bytes) -> Listing:
+        """Return no budgets; no other kind is listed."""
+        assert (kind, selection, read) == (DISRUPTION_BUDGET, Selection(), read)
+        return Listing([], "1")
+
+
 class Scene:
     """A world of two lowers of 4 cpu, an extender for it, and its certificate files."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.port = spare_port()
-        self.upper = Answering("")
+        self.upper = Upper("")
         self.world = world()
         self.world.node_address = HOST
         for name, lower in self.world.lowers.items():
@@ -272,9 +284,8 @@ async def test_every_request_is_rejected_while_the_client_ca_is_unknown(here: Sc
         await here.ask()
 
 
-async def test_the_preemption_loop_runs_while_the_extender_is_served(here: Scene) -> None:
-    """It handles a refused pod after the scheduler's next request, and closing the extender clears all refused pods."""
-    await here.made.open(here.topology())
+def fill(here: Scene) -> None:
+    """Fill each lower node, with a foreign pod of 1 cpu and a mirrored one of 2, which has the lowest priority."""
     for name, lower in here.world.lowers.items():
         changed(here.world.upper.nodes, name, ShownLowers.shown, "")
         put(lower.place_pods, stranger("theirs", "n1", "1"))
@@ -287,6 +298,34 @@ async def test_the_preemption_loop_runs_while_the_extender_is_served(here: Scene
             lower.pods,
             {**copy, "metadata": copy["metadata"] | {"uid": "copy"}, "spec": copy["spec"] | {"nodeName": "n1"}},
         )
+
+
+async def test_an_answer_of_the_served_extender_starts_the_preemption_of_a_victim(here: Scene) -> None:
+    """The pod is nominated, and the victim is deleted with its UID, without another request of the scheduler."""
+    await here.made.open(here.topology())
+    fill(here)
+    high, last = asking("high", "3", spec={"priority": 7}, resourceVersion="7"), Held()
+    here.upper.answer("read", high)
+    here.upper.answer("create", last)
+    assert await here.names(high) == []
+    async with asyncio.timeout(WAIT):
+        await last.began.wait()
+    *done, event = [one for one in here.upper.asked if one.verb != "read"]
+    assert [(one.verb, one.ref.name) for one in done] == [
+        ("patch", "high"),
+        ("patch", "low-lower-a"),
+        ("delete", "low-lower-a"),
+    ]
+    assert done[0].carried[0].body["status"] == {"nominatedNodeName": A}
+    assert done[-1].carried == (uid(asking("low-lower-a")), None)
+    assert (event.verb, event.carried["reason"]) == ("create", "Preempted")
+    assert here.made.evicted == {A: 1}
+
+
+async def test_the_preemption_loop_runs_while_the_extender_is_served(here: Scene) -> None:
+    """It handles a refused pod after the scheduler's next request, and closing the extender clears all refused pods."""
+    await here.made.open(here.topology())
+    fill(here)
     held = Held(NotFound("gone"))
     here.upper.answer("read", held)
     assert await here.names(asking("high", "3", spec={"priority": 7})) == []
