@@ -7,7 +7,7 @@ from virtualtime import in_virtual_time
 from worldkit import NOW, A, B, decided, drop, filled, only, put, raised, thing, upper_pod, world
 
 from tensile.kube.store import Delta
-from tensile.objects import NETWORK_POLICY, UPPER
+from tensile.objects import NETWORK_POLICY, UPPER, Ref
 from tensile.reconcile.desired import Decision, EmitEvent
 from tensile.reconcile.loop import Loop, Timing
 from tensile.reconcile.rules.network_policy_warning import REASON, NetworkPolicyRule, key_of
@@ -46,6 +46,19 @@ def test_a_policy_gets_a_warning_if_pods_of_its_namespace_run_in_a_lower() -> No
     )
     assert list(RULE.keys(here, A)) == [SHOP]
     assert list(RULE.keys(here, B)) == []
+
+
+def test_a_policy_whose_pods_run_in_two_lowers_gets_a_warning_for_each() -> None:
+    """Each Event names its own lower cluster, since both need an equivalent policy."""
+    here = guarded("shop")
+    put(here.lowers[B].upper_pods, upper_pod("web-b", namespace="shop"))
+    assert [key for lower in (A, B) for key in RULE.keys(here, lower)] == [SHOP, SHOP._replace(lower=B)]
+    told = {lower: only(decided(RULE, key_of(lower, "shop", "deny-all"), here)[0]) for lower in (A, B)}
+    for lower, one in told.items():
+        assert isinstance(one, EmitEvent)
+        assert one.about == Ref(UPPER, NETWORK_POLICY, "shop", "deny-all")
+        assert one.reason == REASON
+        assert f"pods of namespace shop in lower cluster {lower}: create" in one.message
 
 
 @pytest.mark.parametrize("pods", [(), ("bank",), ("kube-system",)], ids=["none", "others", "excluded"])
