@@ -68,6 +68,7 @@ class Model:
         self.is_edited = False
         self._mark = mark
         self._homes: dict[str, set[str]] = {}
+        self._claim_of: dict[tuple[str, str], str] = {}
         self._stage: Stage | None = None
 
     def attach(self, stage: "Stage") -> None:
@@ -75,12 +76,14 @@ class Model:
         self._stage = stage
 
     def made(self) -> None:
-        """Record, when a pod is created, in which lower clusters claims may have their data."""
+        """Record, when a pod is created, in which lower clusters claims may have their data, and its own claims."""
         for name in CLAIMS:
             claim = self._find(UPPER, CLAIM, name)
             pods = [one for other in PODS if (one := self._find(UPPER, POD, other)) and (CLAIM, name) in needs(one)]
             if claim is not None:
                 self._homes.setdefault(uid(claim), set()).update(one["spec"]["nodeName"] for one in pods)
+                for one in pods:
+                    self._claim_of.setdefault((uid(one), name), uid(claim))
 
     def ours(self, lower: str, kind: Kind, name: str) -> Manifest | None:
         """Return the engine's lower object of a name, None for none or for another owner's, whatever marks that has."""
@@ -283,7 +286,7 @@ class Model:
         return any(labels(one).get(OWNER_LABEL) == self._mark for one in pods)
 
     def _wrong_claims(self) -> Iterator[str]:
-        """Yield failures of claims: two copies, no copy of a bound claim, or a copy of a deleted claim."""
+        """Yield failures of claims: two copies, no copy of a bound claim, one far from its pod, or one of no claim."""
         for name in CLAIMS:
             above = self._find(UPPER, CLAIM, name)
             copies = [copy for lower in LOWERS if (copy := self.ours(lower, CLAIM, name))]
@@ -291,9 +294,27 @@ class Model:
                 yield f"claim {name} has two homes"
             if above and above["spec"].get("volumeName") and uid(above) not in self.killed and not copies:
                 yield f"claim {name} is bound, and there is nothing below"
+            if above and uid(above) not in self.killed:
+                yield from self._wrong_homes(name, above)
             for copy in copies if above is None else ():
                 if self._is_to_go(copy) and "deletionTimestamp" not in metadata(copy):
                     yield f"claim {name} is left for nobody"
+
+    def _wrong_homes(self, name: str, above: Manifest) -> Iterator[str]:
+        """Yield in which clusters pods run that need a claim whose data is in another one.
+
+        A pod whose claim was replaced while it ran keeps the data of the former claim.
+        """
+        copies = [(lower, self.ours(lower, CLAIM, name)) for lower in LOWERS]
+        homes = [lower for lower, copy in copies if copy and upper_uid_of(copy) == uid(above)]
+        for pod_name in PODS:
+            pod = self._find(UPPER, POD, pod_name)
+            if not homes or pod is None or not _lives(pod) or self._claim_of.get((uid(pod), name)) != uid(above):
+                continue
+            for lower in LOWERS:
+                below = self.ours(lower, POD, pod_name)
+                if below and upper_uid_of(below) == uid(pod) and lower not in homes:
+                    yield f"claim {name} is in {homes[0]}, and its pod {pod_name} in {lower}"
 
     def _is_to_go(self, copy: Manifest) -> bool:
         """Report whether the upper cluster requests to delete a claim's data, by its placeholder volume."""
