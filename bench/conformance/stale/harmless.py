@@ -48,6 +48,13 @@ async def _heartbeat(stage: Stage) -> None:
     await stage.patch(UPPER, f"{NODES}/{A}/status", {"status": {"conditions": conditions}})
 
 
+async def _node_condition(stage: Stage) -> None:
+    """Add a condition of another client to lower-b's virtual node, beside those of the engine."""
+    found = await stage.upper.call("GET", f"{NODES}/{B}")
+    conditions = [*found["status"]["conditions"], _condition("example.com/Seen", "True")]
+    await stage.patch(UPPER, f"{NODES}/{B}/status", {"status": {"conditions": conditions}})
+
+
 async def _lease(stage: Stage) -> None:
     """Renew the lease of lower-a's virtual node."""
     now = time.strftime("%Y-%m-%dT%H:%M:%S.000000Z", time.gmtime())
@@ -82,7 +89,7 @@ HARMLESS: Mapping[str, Change] = {
     "time": lambda _stage: asyncio.sleep(5),
     "heartbeat": _heartbeat,
     "lease": _lease,
-    "node-condition": patch(UPPER, f"{NODES}/{B}/status", {"status": {"phase": "Running"}}),
+    "node-condition": _node_condition,
     "capacity-percent": lambda stage: stage.scale(A, 0.99),
     "capacity-four-percent": lambda stage: stage.scale(B, 0.96),
     "upper-pod-status": patch(

@@ -1,5 +1,7 @@
 """Tests of which refusals of a stale plan the bench of stale plans accepts."""
 
+from typing import Any
+
 import pytest
 
 from bench.conformance.stale.__main__ import STALE, UNCHANGED, named, wrong
@@ -36,6 +38,32 @@ def test_a_refusal_with_the_right_reason_is_accepted() -> None:
 def test_every_other_result_is_rejected(done: Done, wrote: list[str], words: str) -> None:
     """Another exit code or reason, an unrelated line, or a write is wrong."""
     assert any(words in one for one in wrong(done, wrote, SAYS, "shop"))
+
+
+class OneNode:
+    """The upper cluster with the Node of a lower, whose only condition is the engine's."""
+
+    def __init__(self) -> None:
+        self.upper = self
+        self.conditions = [{"type": "Ready", "status": "True"}]
+
+    async def call(self, _method: str, _path: str) -> dict[str, Any]:
+        """Return the Node."""
+        return {"status": {"conditions": self.conditions}}
+
+    async def patch(self, _cluster: str, _path: str, body: dict[str, Any]) -> None:
+        """Replace the conditions, as a merge patch of a list does."""
+        self.conditions = body["status"]["conditions"]
+
+
+async def test_the_harmless_change_of_a_node_condition_adds_one_and_keeps_the_others() -> None:
+    """Without a changed condition, the case would not show what its name says."""
+    here = OneNode()
+    await HARMLESS["node-condition"](here)  # type: ignore[arg-type]
+    assert [(one["type"], one["status"]) for one in here.conditions] == [
+        ("Ready", "True"),
+        ("example.com/Seen", "True"),
+    ]
 
 
 def test_there_are_at_least_two_hundred_cases_and_twenty_harmless_changes() -> None:
