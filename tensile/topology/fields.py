@@ -39,6 +39,7 @@ _SECONDS = {"h": 3600, "m": 60, "s": 1, "ms": 0.001}
 _DURATION_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(h|ms|m|s)")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _SCHEDULE_LONGEST, _SCHEDULE_FIELDS = 200, 5
+_DAY_FIELDS = (2, 4)
 _ZONE = re.compile(r"[A-Za-z0-9_+-]{1,40}(/[A-Za-z0-9_+-]{1,40}){0,2}")
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 _NODE_RESOURCES = frozenset(("cpu", "memory", "ephemeral-storage", "pods"))
@@ -237,16 +238,21 @@ def duration(value: Any) -> timedelta:
 
 
 def schedule(text: str) -> str:
-    """Check a cron schedule of five fields, of which some date is the start."""
+    """Check a cron schedule of five fields, of which some date is the start.
+
+    A `?` for the day of the month or of the week means `*`, as in a CronJob, and is returned as that.
+    """
+    parts = text.split()
+    found = " ".join(part.replace("?", "*") if place in _DAY_FIELDS else part for place, part in enumerate(parts))
     try:
-        is_valid = len(text) <= _SCHEDULE_LONGEST and len(text.split()) == _SCHEDULE_FIELDS
-        is_valid = is_valid and next(CronSim(text, _EPOCH), None) is not None
+        is_valid = len(text) <= _SCHEDULE_LONGEST and len(parts) == _SCHEDULE_FIELDS
+        is_valid = is_valid and next(CronSim(found, _EPOCH), None) is not None
     except CronSimError:
         is_valid = False
     if not is_valid:
         expected = 'must be a cron schedule, minute hour day-of-month month day-of-week, such as "0 2 * * 1-5"'
         raise ValueError(f"is {show(text)}; {expected}")
-    return text
+    return found if "?" in text else text
 
 
 def time_zone(text: str) -> str:

@@ -313,7 +313,7 @@ class Window(Section):
 
     schedule: fields.Schedule
     """When the window opens: a cron schedule of five fields (minute, hour, day of month, month, day of week), as in a
-    CronJob."""
+    CronJob. For the days, `?` means the same as `*`."""
     duration: fields.Duration
     """How long it stays open. Where the clock changes, this is the time that passes."""
     time_zone: fields.TimeZone = "UTC"

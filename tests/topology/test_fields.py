@@ -70,6 +70,12 @@ REFUSED: tuple[tuple[Check, str], ...] = (
     (fields.schedule, "0 0 2 * * *"),
     (fields.schedule, "60 2 * * *"),
     (fields.schedule, "0 2 * * */0"),
+    (fields.schedule, "? 2 * * *"),
+    (fields.schedule, "0 ? * * *"),
+    (fields.schedule, "0 2 * ? *"),
+    (fields.schedule, "0 2 1? * *"),
+    (fields.schedule, "0 2 * * ?#2"),
+    (fields.schedule, "0 2 31 2 ?"),
     (fields.schedule, "0 0 31 2 *"),
     (fields.schedule, "0 2 * * *" + ",1" * 200),
     (fields.time_zone, ""),
@@ -139,6 +145,16 @@ REFUSED: tuple[tuple[Check, str], ...] = (
 def test_a_value_that_kubernetes_accepts_is_returned_unchanged(check: Check, text: str) -> None:
     """The value is not normalized."""
     assert check(text) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("0 2 ? * 1-5", "0 2 * * 1-5"), ("0 2 13 * ?", "0 2 13 * *"), ("0 2 ? * ?", "0 2 * * *"),
+     ("0 2 ?/2 * ?", "0 2 */2 * *")],
+)  # fmt: skip
+def test_a_question_mark_for_the_days_of_a_schedule_means_any(text: str, expected: str) -> None:
+    """Kubernetes reads the schedule of a CronJob in this way."""
+    assert fields.schedule(text) == expected
 
 
 @pytest.mark.parametrize(("check", "text"), REFUSED)
