@@ -199,7 +199,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 def left_open() -> list[str]:
     """Collect garbage, and return a line for each object that warns of being left open; pytest only counts them."""
     found: list[str] = []
-    known, sys.unraisablehook = sys.unraisablehook, lambda told: found.append(repr(told.exc_value))
+    known, sys.unraisablehook = sys.unraisablehook, lambda warnings_shown: found.append(repr(warnings_shown.exc_value))
     try:
         gc.collect()
     finally:

@@ -107,7 +107,7 @@ def test_line_breaks_in_a_text_for_an_event_are_kept() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "words"),
+    ("seconds", "formatted"),
     [
         (0, "0s"),
         (119, "119s"),
@@ -123,6 +123,6 @@ def test_line_breaks_in_a_text_for_an_event_are_kept() -> None:
         (8 * 86_400 + 3600, "8d"),
     ],
 )
-def test_a_duration_is_formatted_as_in_kubectl(seconds: int, words: str) -> None:
+def test_a_duration_is_formatted_as_in_kubectl(seconds: int, formatted: str) -> None:
     """A second unit is shown only if the first number is small."""
-    assert human_duration(seconds) == words
+    assert human_duration(seconds) == formatted

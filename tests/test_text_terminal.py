@@ -10,7 +10,7 @@ import pytest
 from tensile.text import aligned, harmless, joined, takes_colour
 
 
-class Screen(io.StringIO):
+class TerminalStream(io.StringIO):
     """A stream that is a terminal."""
 
     def isatty(self) -> bool:
@@ -21,9 +21,9 @@ class Screen(io.StringIO):
 @pytest.mark.parametrize(
     ("stream", "variables", "wanted"),
     [
-        (Screen(), {}, True),
-        (Screen(), {"NO_COLOR": ""}, True),
-        (Screen(), {"NO_COLOR": "1"}, False),
+        (TerminalStream(), {}, True),
+        (TerminalStream(), {"NO_COLOR": ""}, True),
+        (TerminalStream(), {"NO_COLOR": "1"}, False),
         (io.StringIO(), {}, False),
     ],
 )
@@ -61,7 +61,7 @@ def _python() -> str:
 
 
 @pytest.mark.parametrize(
-    ("words", "wanted"),
+    ("text", "wanted"),
     [
         ("plain words, é and ☃", "plain words, é and ☃"),
         ("\x1b[2Jgone", "\\u001b[2Jgone"),
@@ -71,10 +71,10 @@ def _python() -> str:
         ("a\\nb", "a\\nb"),
     ],
 )
-def test_characters_that_control_a_terminal_are_escaped(words: str, wanted: str) -> None:
+def test_characters_that_control_a_terminal_are_escaped(text: str, wanted: str) -> None:
     """Text that is escaped already is not changed."""
-    assert harmless(words) == wanted
-    assert harmless(harmless(words)) == wanted
+    assert harmless(text) == wanted
+    assert harmless(harmless(text)) == wanted
 
 
 def test_line_breaks_in_cells_and_lines_are_escaped() -> None:

@@ -213,7 +213,7 @@ def test_a_key_is_formatted_as_in_a_path() -> None:
 
 @pytest.mark.parametrize("loader", LOADERS)
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         ("a: [1", [(1, 4, "a")]),
         ("a:\n- {b: 1\nc: d\n", [(2, 3, "a[0]")]),
@@ -231,10 +231,10 @@ def test_a_key_is_formatted_as_in_a_path() -> None:
     ],
 )
 def test_flaws_have_the_same_position_with_both_loaders(
-    loader: Any, text: str, told: list[tuple[int, int, str]]
+    loader: Any, text: str, expected: list[tuple[int, int, str]]
 ) -> None:
     """The loaders are that in C and that in Python."""
-    assert flaws(text, loader) == told
+    assert flaws(text, loader) == expected
 
 
 @pytest.mark.parametrize("loader", LOADERS)

@@ -8,33 +8,33 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 import yaml
-from clikit import Files, Wait, listening, port_of, timed
-from enginekit import A, Ground
-from programkit import Program, served
+from clikit import Files, HangingCommand, port_of, run_timed, silent_listener
+from enginekit import A, EngineHarness
+from programkit import Program, running_program
 
 from bench.kit.spareports import spare_ports
 from tensile.sandbox.sandbox import Sandbox
 
 
 @pytest_asyncio.fixture
-async def ground(sandbox: Sandbox, tmp_path: Path) -> AsyncIterator[Ground]:
+async def harness(sandbox: Sandbox, tmp_path: Path) -> AsyncIterator[EngineHarness]:
     """Three clusters with a namespace and a topology of unique names.
 
     No engine runs, and all objects are deleted at the end.
     """
-    made = Ground(sandbox, tmp_path)
+    harness = EngineHarness(sandbox, tmp_path)
     try:
-        await made.open()
-        yield made
-        await made.upper.delete(made.path("pods"), 0)
+        await harness.open()
+        yield harness
+        await harness.upper.delete(harness.path("pods"), 0)
     finally:
-        await made.close()
+        await harness.close()
 
 
 @pytest_asyncio.fixture
 async def program(sandbox: Sandbox, tmp_path: Path) -> AsyncIterator[Program]:
     """The same with a running `tensile run`."""
-    async with served(sandbox, tmp_path) as running:
+    async with running_program(sandbox, tmp_path) as running:
         yield running
 
 
@@ -47,7 +47,7 @@ def files(tmp_path: Path) -> Files:
 @pytest.fixture
 def silent() -> Iterator[socket.socket]:
     """A server socket that accepts connections and never answers."""
-    with listening() as server:
+    with silent_listener() as server:
         yield server
 
 
@@ -59,9 +59,9 @@ def _early(request: pytest.FixtureRequest) -> None:
 
 
 @pytest.fixture(scope="session")
-def waits(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Wait]]:
+def waits(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, HangingCommand]]:
     """Start three commands on unreachable clusters, so that their waits overlap with other tests."""
-    with listening() as silent, listening() as mute, ThreadPoolExecutor(3) as pool:
+    with silent_listener() as silent, silent_listener() as mute, ThreadPoolExecutor(3) as pool:
         hanging, refusing, partly = (Files(tmp_path_factory.mktemp(name)) for name in ("hanging", "refusing", "partly"))
         hanging.ports[0] = port_of(silent)
         for name, cluster in sandbox.clusters.items():
@@ -73,7 +73,7 @@ def waits(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> Iterato
             "partly": (("plan", "-o", "json", "-f", partly.save(_with_good_ones)), partly.ports[1], partly),
         }
         yield {
-            name: Wait(pool.submit(timed, *arguments), f"127.0.0.1:{port}", files.directory)
+            name: HangingCommand(pool.submit(run_timed, *arguments), f"127.0.0.1:{port}", files.directory)
             for name, (arguments, port, files) in commands.items()
         }
 
@@ -95,8 +95,8 @@ def _with_good_ones(topology: dict[str, object]) -> None:
 
 def _write_bad_ways(sandbox: Sandbox, directory: Path, port: int) -> None:
     """Write kubeconfigs of a server that never answers, of a user without rights, and of an unknown user."""
-    ground = Ground(sandbox, directory)
-    stranger, good = ground.kubeconfig(A, "nobody-known", ()), yaml.safe_load(ground.kubeconfig(A, "nobody", ()))
+    harness = EngineHarness(sandbox, directory)
+    stranger, good = harness.kubeconfig(A, "nobody-known", ()), yaml.safe_load(harness.kubeconfig(A, "nobody", ()))
     (directory / "forbidden.kubeconfig").write_text(stranger)
     good["users"][0]["user"] = {"token": "a-token-of-no-use"}
     (directory / "unknown.kubeconfig").write_text(yaml.safe_dump(good))

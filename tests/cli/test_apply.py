@@ -7,8 +7,8 @@ from typing import Any
 import orjson
 import pytest
 from clikit import PROGRAM, lines
-from enginekit import LOWERS, UPPER, A, Done, Edit, Ground, ran, with_fields
-from plankit import apart_from_room
+from enginekit import LOWERS, UPPER, A, CommandResult, Edit, EngineHarness, run_command, with_fields
+from plankit import without_capacity_changes
 from programkit import Program
 from sitekit import is_ready
 
@@ -23,84 +23,86 @@ CONTENT = "YXBwbGllZC1zZWNyZXQ="
 TIGHT = with_fields(guard={"maxDeletes": 1, "maxDeletePercent": 1})
 
 
-async def applied(ground: Ground, *arguments: str, edits: tuple[Edit, ...] = ()) -> Done:
+async def applied(harness: EngineHarness, *arguments: str, edits: tuple[Edit, ...] = ()) -> CommandResult:
     """Save the file and run `tensile apply` on it."""
-    done = await ran([PROGRAM, "apply", "-f", str(ground.save(*edits)), *arguments])
+    done = await run_command([PROGRAM, "apply", "-f", str(harness.save(*edits)), *arguments])
     assert "Traceback" not in done.err
     assert CONTENT not in done.out + done.err
     assert "applied-secret" not in done.out + done.err
     return done
 
 
-async def left_below(ground: Ground, name: str) -> list[str]:
+async def left_below(harness: EngineHarness, name: str) -> list[str]:
     """Return the names of the pods and Secrets of this topology in a lower."""
     found: list[Any] = []
     for plural in ("pods", "secrets"):
-        found += (await ground.sites[name].read(f"/api/v1/{plural}?labelSelector={OWNER}={ground.owner.mark}"))["items"]
+        found += (await harness.sites[name].read(f"/api/v1/{plural}?labelSelector={OWNER}={harness.owner.mark}"))[
+            "items"
+        ]
     return sorted(one["metadata"]["name"] for one in found)
 
 
-async def test_apply_converges_and_then_changes_nothing(ground: Ground) -> None:
+async def test_apply_converges_and_then_changes_nothing(harness: EngineHarness) -> None:
     """A problem gives exit code 1; after its fix the rest is applied, and `plan` has no changes left."""
-    await ground.upper.create(ground.path("secrets"), {"metadata": {"name": "key"}, "data": {"key": CONTENT}})
-    await ground.bind("whole", {"volumes": [{"name": "key", "secret": {"secretName": "key"}}]})
-    await ground.bind("stuck", {"volumes": [{"name": "lost", "configMap": {"name": "lost"}}]})
-    partly = await applied(ground, "--log-format", "text")
+    await harness.upper.create(harness.path("secrets"), {"metadata": {"name": "key"}, "data": {"key": CONTENT}})
+    await harness.bind("whole", {"volumes": [{"name": "key", "secret": {"secretName": "key"}}]})
+    await harness.bind("stuck", {"volumes": [{"name": "lost", "configMap": {"name": "lost"}}]})
+    partly = await applied(harness, "--log-format", "text")
     assert partly.code == 1
     assert partly.out.splitlines()[-2].startswith("Plan: 5 to add, "), "the plan is shown before"
-    lost = f"ConfigMap {ground.namespace}/lost does not exist in the upper cluster"
-    assert f"\n! pod {ground.namespace}/stuck on {A}: ConfigMapNotFound: {lost}\n" in partly.err
+    lost = f"ConfigMap {harness.namespace}/lost does not exist in the upper cluster"
+    assert f"\n! pod {harness.namespace}/stuck on {A}: ConfigMapNotFound: {lost}\n" in partly.err
     assert partly.err.splitlines()[-1].startswith("Applied in part: 5 to add, ")
-    await ground.sites[A].until(ground.pod_path("whole"), is_ready)
-    await ground.upper.create(ground.path("configmaps"), {"metadata": {"name": "lost"}, "data": {"found": "again"}})
-    mended = await applied(ground, "--log-level", "debug")
+    await harness.sites[A].until(harness.pod_path("whole"), is_ready)
+    await harness.upper.create(harness.path("configmaps"), {"metadata": {"name": "lost"}, "data": {"found": "again"}})
+    mended = await applied(harness, "--log-level", "debug")
     assert mended.code == 0, mended.err
     assert re.search(  # the pod, and up to two Nodes if another test has changed the capacity of nodes
         r"\nApplied: 2 to add, [123] to change, 0 to delete \(upper: [123] to change; lower-a: 2 to add\)\n$",
         mended.out,
     )
     assert {"Pod created", "ConfigMap created"} <= {one["event"] for one in lines(mended.err)}
-    await ground.sites[A].until(ground.pod_path("stuck"), is_ready)
+    await harness.sites[A].until(harness.pod_path("stuck"), is_ready)
     again, plan = await asyncio.gather(
-        applied(ground, "--log-level", "warn"), ran([PROGRAM, "plan", "-f", str(ground.save()), "-o", "json"])
+        applied(harness, "--log-level", "warn"), run_command([PROGRAM, "plan", "-f", str(harness.save()), "-o", "json"])
     )
     assert (again.code, again.err) == (0, "")
     assert again.out == NOTHING or ROOM.search(again.out)
     assert plan.err == ""
-    assert apart_from_room(orjson.loads(plan.out)["changes"]) == []
+    assert without_capacity_changes(orjson.loads(plan.out)["changes"]) == []
 
 
-async def test_unrequested_deletions_need_force(ground: Ground) -> None:
+async def test_unrequested_deletions_need_force(harness: EngineHarness) -> None:
     """Three pods that are lost in the upper cluster exceed this guard, and are deleted only with --force.
 
     The lowers are empty then, and a topology without them needs no force to delete the nodes.
     """
     for number in range(3):
-        await ground.bind(f"web-{number}")
-    assert (await applied(ground, edits=(TIGHT,))).code == 0
-    pods = await left_below(ground, A)
+        await harness.bind(f"web-{number}")
+    assert (await applied(harness, edits=(TIGHT,))).code == 0
+    pods = await left_below(harness, A)
     assert pods == ["web-0", "web-1", "web-2"]
-    await ground.upper.delete(ground.path("pods"), 0)
-    held = await applied(ground, "--log-format", "text", edits=(TIGHT,))
+    await harness.upper.delete(harness.path("pods"), 0)
+    held = await applied(harness, "--log-format", "text", edits=(TIGHT,))
     assert held.code == 1
     assert held.out.splitlines()[-2].startswith("Plan: 0 to add, ")
     assert "3" in held.err
     assert "tensile apply --force" in held.err
-    assert await left_below(ground, A) == pods
-    forced = await applied(ground, "--force", edits=(TIGHT,))
+    assert await left_below(harness, A) == pods
+    forced = await applied(harness, "--force", edits=(TIGHT,))
     assert forced.code == 0, forced.err
-    assert forced.out.count(f"\n- Pod {ground.namespace}/web-") == 3
+    assert forced.out.count(f"\n- Pod {harness.namespace}/web-") == 3
     assert forced.out.endswith("\n\nApplied: 0 to add, 0 to change, 3 to delete (lower-a: 3 to delete)\n")
-    assert await left_below(ground, A) == []
-    emptied = await applied(ground, edits=(with_fields(lowers=[]),))
+    assert await left_below(harness, A) == []
+    emptied = await applied(harness, edits=(with_fields(lowers=[]),))
     assert emptied.out.endswith("\nApplied: 0 to add, 0 to change, 2 to delete (upper: 2 to delete)\n")
-    for node in ground.nodes.values():
-        assert await ground.sites[UPPER].read(f"/api/v1/nodes/{node}") == {}
+    for node in harness.nodes.values():
+        assert await harness.sites[UPPER].read(f"/api/v1/nodes/{node}") == {}
 
 
 async def test_apply_may_run_beside_the_engine(program: Program) -> None:
     """Both see the same pods at once: each pod is created once and not changed again, without warnings."""
-    await program.note()
+    await program.mark_audit_logs()
     for number in range(6):
         await program.bind(f"web-{number}", lower=LOWERS[number % 2])
     done = await applied(program, "--log-format", "json")
@@ -117,45 +119,45 @@ async def test_apply_may_run_beside_the_engine(program: Program) -> None:
     assert [one for one in steps if one["level"] not in ("info", "debug")] == []
 
 
-async def test_a_saved_plan_is_applied_exactly_or_refused(ground: Ground) -> None:
+async def test_a_saved_plan_is_applied_exactly_or_refused(harness: EngineHarness) -> None:
     """It is refused if a pod was bound after it was saved; its file does not contain the Secret's data."""
-    await ground.upper.create(ground.path("secrets"), {"metadata": {"name": "key"}, "data": {"key": CONTENT}})
-    await ground.bind("whole", {"volumes": [{"name": "key", "secret": {"secretName": "key"}}]})
-    file, saved = ground.save(), ground.directory / "reviewed.plan"
+    await harness.upper.create(harness.path("secrets"), {"metadata": {"name": "key"}, "data": {"key": CONTENT}})
+    await harness.bind("whole", {"volumes": [{"name": "key", "secret": {"secretName": "key"}}]})
+    file, saved = harness.save(), harness.directory / "reviewed.plan"
 
-    async def plan() -> Done:
+    async def plan() -> CommandResult:
         """Save a plan."""
-        return await ran([PROGRAM, "plan", "-f", str(file), "--out", str(saved)])
+        return await run_command([PROGRAM, "plan", "-f", str(file), "--out", str(saved)])
 
     first = await plan()
     assert (first.code, first.err) == (2, f"saved in {saved}: make exactly these changes with: tensile apply {saved}\n")
     assert CONTENT not in saved.read_text()
-    await ground.bind("late")
-    await ground.note()
-    stale = await ran([PROGRAM, "apply", str(saved), "--log-level", "error"])
+    await harness.bind("late")
+    await harness.mark_audit_logs()
+    stale = await run_command([PROGRAM, "apply", str(saved), "--log-level", "error"])
     assert (stale.code, stale.out) == (1, "")
-    assert f"\nlower-a: Pod {ground.namespace}/late: from nothing to create\n" in stale.err
+    assert f"\nlower-a: Pod {harness.namespace}/late: from nothing to create\n" in stale.err
     assert stale.err.endswith("\nNothing was changed. Plan again with `tensile plan --out FILE`.\n")
-    assert await ground.attempts() == []
+    assert await harness.attempts() == []
     assert (await plan()).code == 2
-    done = await ran([PROGRAM, "apply", str(saved), "--log-level", "error"])
+    done = await run_command([PROGRAM, "apply", str(saved), "--log-level", "error"])
     assert (done.code, done.err) == (0, "")
     # If no engine has registered its admission policy yet, the pods' tolerations are changed too.
     assert re.search(
         r"\nApplied: 6 to add, [02] to change, 0 to delete \(upper: 2 to add(, 2 to change)?; lower-a: 4 to add\)\n$",
         done.out,
     )
-    assert await left_below(ground, A) == ["key", "late", "whole"]
-    again = await ran([PROGRAM, "apply", str(saved), "--log-level", "error"])
-    assert f"lower-a: Pod {ground.namespace}/whole: from create to nothing" in again.err
+    assert await left_below(harness, A) == ["key", "late", "whole"]
+    again = await run_command([PROGRAM, "apply", str(saved), "--log-level", "error"])
+    assert f"lower-a: Pod {harness.namespace}/whole: from create to nothing" in again.err
 
 
 async def test_apply_warns_if_an_engine_uses_another_topology_text(program: Program) -> None:
     """The engine follows its own file, and reverts what differs."""
-    words = f"warning: an engine of topology {program.namespace} uses another text of it, and undoes what differs"
-    own = await ran([PROGRAM, "apply", "-f", str(program.save()), "--yes"])
-    assert words not in own.err
+    message = f"warning: an engine of topology {program.namespace} uses another text of it, and undoes what differs"
+    own = await run_command([PROGRAM, "apply", "-f", str(program.save()), "--yes"])
+    assert message not in own.err
     other = program.directory / "other.yaml"
     other.write_bytes(orjson.dumps(program.file(with_fields(descheduler={"interval": "77s"}))))
-    done = await ran([PROGRAM, "apply", "-f", str(other), "--yes"])
-    assert words in done.err
+    done = await run_command([PROGRAM, "apply", "-f", str(other), "--yes"])
+    assert message in done.err

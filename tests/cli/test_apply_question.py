@@ -5,7 +5,7 @@ import os
 import pty
 
 import pytest
-from openkit import MemoryClusters, busy_world
+from openkit import MemoryClusters, mixed_world
 from worldkit import A
 
 from tensile.cli.apply import QUESTION, ApplyOptions, apply, is_yes, question, shown_on
@@ -16,38 +16,38 @@ from tensile.reconcile.report import summary_line
 CHANGES = {"create Pod new", "delete Pod orphan"}
 
 
-class Person:
-    """A user at a terminal; `seen` are the plans that were shown before the answer."""
+class UserAtTerminal:
+    """A user at a terminal; `shown_plans` are the plans that were shown before the answer."""
 
     def __init__(self, answer: str) -> None:
         self.answer = answer
-        self.seen: list[str] = []
+        self.shown_plans: list[str] = []
         self.asked = 0
 
     def ask(self) -> bool:
         """Return the answer."""
         self.asked += 1
-        assert self.seen, "asked before the plan was shown"
+        assert self.shown_plans, "asked before the plan was shown"
         return is_yes(self.answer)
 
     def show(self, plan: Planned) -> None:
         """Record the summary of a plan."""
-        self.seen.append(summary_line(plan.preview))
+        self.shown_plans.append(summary_line(plan.preview))
 
 
 def test_the_answer_yes_applies_the_shown_plan() -> None:
     """The plan is shown once, and the last line has its counts."""
-    clusters, person = MemoryClusters(busy_world()), Person("yes\n")
+    clusters, person = MemoryClusters(mixed_world()), UserAtTerminal("yes\n")
     done = apply(clusters.opening, ApplyOptions(ask=person.ask), person.show)
     assert person.asked == 1
-    assert [one.replace("Plan", "Applied") for one in person.seen] == [done]
-    assert clusters.writes_below == CHANGES
+    assert [one.replace("Plan", "Applied") for one in person.shown_plans] == [done]
+    assert clusters.lower_writes == CHANGES
 
 
 @pytest.mark.parametrize("answer", ["no\n", "\n", "", "Yes\n", "yes please\n"])
 def test_any_other_answer_changes_nothing(answer: str) -> None:
     """No write is made, and the error reports that nothing was changed."""
-    clusters, person = MemoryClusters(busy_world()), Person(answer)
+    clusters, person = MemoryClusters(mixed_world()), UserAtTerminal(answer)
     with pytest.raises(TensileError, match=r"^Nothing was changed\.$"):
         apply(clusters.opening, ApplyOptions(ask=person.ask), person.show)
     assert clusters.writes == []
@@ -55,7 +55,7 @@ def test_any_other_answer_changes_nothing(answer: str) -> None:
 
 def test_a_plan_that_becomes_stale_during_the_question_is_not_applied() -> None:
     """The error asks for another `tensile apply`, because there is no plan file."""
-    clusters, person = MemoryClusters(busy_world()), Person("yes\n")
+    clusters, person = MemoryClusters(mixed_world()), UserAtTerminal("yes\n")
 
     def ask() -> bool:
         """Return the answer after another client has deleted a pod."""
@@ -63,25 +63,25 @@ def test_a_plan_that_becomes_stale_during_the_question_is_not_applied() -> None:
         pods.replace([one.raw for one in pods if one.name != "orphan"], 99)
         return person.ask()
 
-    with pytest.raises(TensileError) as told:
+    with pytest.raises(TensileError) as raised:
         apply(clusters.opening, ApplyOptions(ask=ask), person.show)
-    assert "orphan: from delete to nothing" in str(told.value)
-    assert str(told.value).endswith("\nNothing was changed. Run `tensile apply` again.")
+    assert "orphan: from delete to nothing" in str(raised.value)
+    assert str(raised.value).endswith("\nNothing was changed. Run `tensile apply` again.")
     assert clusters.writes == []
 
 
 def test_without_a_question_the_plan_is_shown_and_applied() -> None:
     """Scripts expect this; the clusters are opened once."""
-    clusters, person = MemoryClusters(busy_world()), Person("")
+    clusters, person = MemoryClusters(mixed_world()), UserAtTerminal("")
     done = apply(clusters.opening, ApplyOptions(), person.show)
-    assert [one.replace("Plan", "Applied") for one in person.seen] == [done]
-    assert clusters.writes_below == CHANGES
+    assert [one.replace("Plan", "Applied") for one in person.shown_plans] == [done]
+    assert clusters.lower_writes == CHANGES
     assert clusters.opened_times == 1
 
 
 def test_a_plan_without_changes_needs_no_answer() -> None:
     """The user has no decision to make."""
-    clusters, person = MemoryClusters(busy_world()), Person("no")
+    clusters, person = MemoryClusters(mixed_world()), UserAtTerminal("no")
     apply(clusters.opening, ApplyOptions(), person.show)
     done = apply(clusters.opening, ApplyOptions(ask=person.ask), person.show)
     assert done == "Applied: 0 to add, 0 to change, 0 to delete (no changes)"
@@ -90,7 +90,7 @@ def test_a_plan_without_changes_needs_no_answer() -> None:
 
 def test_only_a_plan_with_content_is_written() -> None:
     """It is written in full, with an empty line after it."""
-    clusters, stream = MemoryClusters(busy_world()), io.StringIO()
+    clusters, stream = MemoryClusters(mixed_world()), io.StringIO()
     apply(clusters.opening, ApplyOptions(), shown_on(stream))
     text = stream.getvalue()
     assert "\n+ Pod default/new: bound to node lower-a\n" in text

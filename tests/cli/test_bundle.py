@@ -6,7 +6,7 @@ from pathlib import Path
 
 import orjson
 import pytest
-from clikit import Files, refused, tensile
+from clikit import Files, run_failing, tensile
 
 from tensile.cli.bundle import without_values
 
@@ -30,9 +30,9 @@ def unpacked(archive: Path) -> dict[str, str]:
 def parts(tmp_path: Path) -> dict[str, str]:
     """Return the parts of a bundle that was made while no cluster and no engine answered."""
     archive = tmp_path / "bundle.tar.gz"
-    told = tensile("bundle", "-f", Files(tmp_path).save(), "-o", archive)
-    assert told.code == 0, told
-    assert str(archive) in told.out
+    result = tensile("bundle", "-f", Files(tmp_path).save(), "-o", archive)
+    assert result.code == 0, result
+    assert str(archive) in result.out
     assert stat.S_IMODE(archive.stat().st_mode) == 0o600
     with tarfile.open(archive) as made:
         return unpacked(archive) | {"modes": " ".join({oct(one.mode) for one in made.getmembers()})}
@@ -79,7 +79,7 @@ def test_an_existing_archive_is_not_overwritten(tmp_path: Path) -> None:
     archive = tmp_path / "bundle.tar.gz"
     archive.write_text("mine")
     (tmp_path / "topology.yaml").write_text("kind: Topologie\n")
-    assert "exists already" in refused("bundle", "-f", tmp_path / "topology.yaml", "-o", archive)
+    assert "exists already" in run_failing("bundle", "-f", tmp_path / "topology.yaml", "-o", archive)
     assert archive.read_text() == "mine"
 
 
@@ -87,4 +87,4 @@ def test_an_archive_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     """Its directory may not exist, for example."""
     (tmp_path / "topology.yaml").write_text("kind: Topologie\n")
     archive = tmp_path / "nowhere" / "bundle.tar.gz"
-    assert str(archive) in refused("bundle", "-f", tmp_path / "topology.yaml", "-o", archive)
+    assert str(archive) in run_failing("bundle", "-f", tmp_path / "topology.yaml", "-o", archive)

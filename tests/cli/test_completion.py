@@ -17,11 +17,11 @@ printf '%s\\n' "${COMPREPLY[@]}"
 """
 
 
-def in_bash(*words: str) -> list[str]:
+def in_bash(*arguments: str) -> list[str]:
     """Return bash's candidates for the last of some words."""
     path = f"{Path(PROGRAM).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
-        ["bash", "-c", COMPLETES, "bash", *words],
+        ["bash", "-c", COMPLETES, "bash", *arguments],
         env=environment(PATH=path),
         capture_output=True,
         text=True,
@@ -42,26 +42,28 @@ def test_bash_completes_commands_options_and_formats() -> None:
     assert in_bash("tensile", "plan", "-f", "") == []
 
 
-@pytest.mark.parametrize(("shell", "words"), [("zsh", "compdef _tensile_completion tensile"), ("fish", "complete --")])
-def test_zsh_and_fish_have_scripts_and_get_candidates(shell: str, words: str) -> None:
+@pytest.mark.parametrize(
+    ("shell", "arguments"), [("zsh", "compdef _tensile_completion tensile"), ("fish", "complete --")]
+)
+def test_zsh_and_fish_have_scripts_and_get_candidates(shell: str, arguments: str) -> None:
     """The answer to "tensile val" has the only command with that prefix."""
     script = tensile("completion", shell)
     assert (script.code, script.err) == (0, "")
-    assert words in script.out
+    assert arguments in script.out
     assert f"_TENSILE_COMPLETE=complete_{shell}" in script.out
-    told = tensile(
+    result = tensile(
         _TENSILE_COMPLETE=f"complete_{shell}",
         _TYPER_COMPLETE_ARGS="tensile val",
         _TYPER_COMPLETE_FISH_ACTION="get-args",
     )
-    assert (told.code, told.err) == (0, "")
-    assert "validate" in told.out
-    assert "version" not in told.out
+    assert (result.code, result.err) == (0, "")
+    assert "validate" in result.out
+    assert "version" not in result.out
 
 
-def for_kubectl(*words: str) -> list[str]:
+def for_kubectl(*arguments: str) -> list[str]:
     """Return the lines for kubectl's completion of the last of some words after `kubectl tensile`."""
-    command = [sys.executable, "-c", "from tensile.cli.main import complete_kubectl as main; main()", *words]
+    command = [sys.executable, "-c", "from tensile.cli.main import complete_kubectl as main; main()", *arguments]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=60, check=True)
     assert done.stderr == ""
     return done.stdout.splitlines()

@@ -47,7 +47,7 @@ def snapshot(directory: Path) -> Path:
     return path
 
 
-def asked(directory: Path, *arguments: str, replicas: int = 2) -> Any:
+def simulate(directory: Path, *arguments: str, replicas: int = 2) -> Any:
     """Simulate a Deployment on the snapshot."""
     template = {"spec": POD["spec"] | {"tolerations": [TOLERATION]}}
     file = {"kind": "Deployment", "metadata": {"name": "web"}, "spec": {"replicas": replicas, "template": template}}
@@ -58,9 +58,9 @@ def asked(directory: Path, *arguments: str, replicas: int = 2) -> Any:
 
 def test_pods_that_fit_give_exit_code_0(tmp_path: Path) -> None:
     """The pods are read from standard input, and no cluster is reachable."""
-    told = asked(tmp_path)
-    assert (told.code, told.err) == (0, "")
-    assert told.out == (
+    result = simulate(tmp_path)
+    assert (result.code, result.err) == (0, "")
+    assert result.out == (
         "LOWER     FITS   NODES        WHY NOT MORE\n"
         "lower-a   2      n1 1, n2 1   0/2 nodes are available: 2 Insufficient cpu.\n"
         "\n"
@@ -70,17 +70,17 @@ def test_pods_that_fit_give_exit_code_0(tmp_path: Path) -> None:
 
 def test_pods_that_do_not_fit_give_exit_code_2(tmp_path: Path) -> None:
     """It is the code of a plan with changes, and the JSON output has the number of fitting pods."""
-    assert asked(tmp_path, replicas=3).code == 2
-    assert asked(tmp_path, "--replicas", "3").code == 2
-    assert asked(tmp_path, "--add-nodes", "lower-a=1", replicas=3).code == 0
-    assert asked(tmp_path, "--without", "lower-a").code == 2
-    assert orjson.loads(asked(tmp_path, "-o", "json", replicas=3).out)["fits"] == 2
+    assert simulate(tmp_path, replicas=3).code == 2
+    assert simulate(tmp_path, "--replicas", "3").code == 2
+    assert simulate(tmp_path, "--add-nodes", "lower-a=1", replicas=3).code == 0
+    assert simulate(tmp_path, "--without", "lower-a").code == 2
+    assert orjson.loads(simulate(tmp_path, "-o", "json", replicas=3).out)["fits"] == 2
 
 
 def test_the_snapshot_of_a_simulation_can_be_saved(tmp_path: Path) -> None:
     """The saved file can be used for another simulation."""
     again = tmp_path / "again.json"
-    assert asked(tmp_path, "--save", str(again)).code == 0
+    assert simulate(tmp_path, "--save", str(again)).code == 0
     assert orjson.loads(again.read_bytes()).keys() == orjson.loads(snapshot(tmp_path).read_bytes()).keys()
 
 
@@ -95,16 +95,16 @@ def test_the_snapshot_of_a_simulation_can_be_saved(tmp_path: Path) -> None:
 )
 def test_invalid_simulations_are_refused(tmp_path: Path, arguments: tuple[str, ...], why: str) -> None:
     """The exit code is 1, and the error has the remedy."""
-    told = asked(tmp_path, *arguments)
-    assert (told.code, told.out) == (1, "")
-    assert why in told.err
+    result = simulate(tmp_path, *arguments)
+    assert (result.code, result.out) == (1, "")
+    assert why in result.err
 
 
 def test_simulate_requires_a_pod_or_a_lost_cluster(tmp_path: Path) -> None:
     """Without either the result would be empty, as if all pods fitted."""
-    told = tensile("simulate", "--topology", topology(tmp_path), "--snapshot", snapshot(tmp_path))
-    words = "simulate: name a file with a pod with -f, or a lost lower cluster with --without\n"
-    assert (told.code, told.out, told.err) == (1, "", words)
+    result = tensile("simulate", "--topology", topology(tmp_path), "--snapshot", snapshot(tmp_path))
+    message = "simulate: name a file with a pod with -f, or a lost lower cluster with --without\n"
+    assert (result.code, result.out, result.err) == (1, "", message)
 
 
 def test_invalid_input_files_are_named(tmp_path: Path) -> None:
@@ -112,8 +112,8 @@ def test_invalid_input_files_are_named(tmp_path: Path) -> None:
     path = topology(tmp_path)
     pod = tmp_path / "pod.yaml"
     pod.write_text("kind: Service\nspec: {}\n")
-    told = tensile("simulate", "-f", pod, "--topology", path)
-    assert (told.code, told.err) == (1, f"{pod}:2:1: spec.template: {NO_POD}\n")
+    result = tensile("simulate", "-f", pod, "--topology", path)
+    assert (result.code, result.err) == (1, f"{pod}:2:1: spec.template: {NO_POD}\n")
     pod.write_text(yaml.safe_dump(POD))
     missing = tensile("simulate", "-f", pod, "--topology", path, "--snapshot", tmp_path / "gone.json")
     assert missing.code == 1
@@ -123,37 +123,37 @@ def test_invalid_input_files_are_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["", "/web", "default/", "a/b/c"])
 def test_an_incomplete_pod_name_is_refused(tmp_path: Path, name: str) -> None:
     """No cluster is contacted before the name is valid."""
-    told = tensile("explain", "pod", name, "-f", topology(tmp_path))
-    assert (told.code, told.err) == (1, f"explain pod {name!r}: write NAME or NAMESPACE/NAME\n")
+    result = tensile("explain", "pod", name, "-f", topology(tmp_path))
+    assert (result.code, result.err) == (1, f"explain pod {name!r}: write NAME or NAMESPACE/NAME\n")
 
 
 def test_a_pod_with_two_different_namespaces_is_refused(tmp_path: Path) -> None:
     """One of the two namespaces is a mistake."""
-    told = tensile("explain", "pod", "shop/web", "-n", "other", "-f", topology(tmp_path))
-    assert told.code == 1
-    assert told.err == "explain pod shop/web: its namespace is shop, and -n says other: omit one of them\n"
+    result = tensile("explain", "pod", "shop/web", "-n", "other", "-f", topology(tmp_path))
+    assert result.code == 1
+    assert result.err == "explain pod shop/web: its namespace is shop, and -n says other: omit one of them\n"
 
 
 @pytest.mark.parametrize("word", ["claim", "service"])
 def test_claims_and_services_are_named_like_pods(tmp_path: Path, word: str) -> None:
     """The same errors are reported."""
-    told = tensile("explain", word, "a/b/c", "-f", topology(tmp_path))
-    assert (told.code, told.err) == (1, f"explain {word} 'a/b/c': write NAME or NAMESPACE/NAME\n")
-    told = tensile("explain", word, "shop/web", "-n", "other", "-f", topology(tmp_path))
-    assert told.err == f"explain {word} shop/web: its namespace is shop, and -n says other: omit one of them\n"
+    result = tensile("explain", word, "a/b/c", "-f", topology(tmp_path))
+    assert (result.code, result.err) == (1, f"explain {word} 'a/b/c': write NAME or NAMESPACE/NAME\n")
+    result = tensile("explain", word, "shop/web", "-n", "other", "-f", topology(tmp_path))
+    assert result.err == f"explain {word} shop/web: its namespace is shop, and -n says other: omit one of them\n"
 
 
-@pytest.mark.parametrize("words", [("node", "lower-a"), ("claim", "shop/data"), ("service", "shop/web")])
-def test_explain_fails_without_the_upper_cluster(tmp_path: Path, words: tuple[str, str]) -> None:
+@pytest.mark.parametrize("message", [("node", "lower-a"), ("claim", "shop/data"), ("service", "shop/web")])
+def test_explain_fails_without_the_upper_cluster(tmp_path: Path, message: tuple[str, str]) -> None:
     """The state of the object is unknown then."""
-    told = tensile("explain", *words, "-f", topology(tmp_path, upper={"kubeconfig": "gone"}))
-    assert told.code == 1
-    assert "gone" in told.err
+    result = tensile("explain", *message, "-f", topology(tmp_path, upper={"kubeconfig": "gone"}))
+    assert result.code == 1
+    assert "gone" in result.err
 
 
 def test_explain_pod_fails_without_the_upper_cluster(tmp_path: Path) -> None:
     """The error has the path of the unreadable kubeconfig."""
-    told = tensile("explain", "pod", "default/web", "-f", topology(tmp_path, upper={"kubeconfig": "gone"}))
-    assert told.code == 1
-    assert told.err.startswith("upper: ")
-    assert "gone" in told.err
+    result = tensile("explain", "pod", "default/web", "-f", topology(tmp_path, upper={"kubeconfig": "gone"}))
+    assert result.code == 1
+    assert result.err.startswith("upper: ")
+    assert "gone" in result.err

@@ -6,23 +6,23 @@ from typing import Any
 
 import orjson
 import pytest
-from clikit import refused
+from clikit import run_failing
 from openkit import MemoryClusters
 from worldkit import (
     OWNER_HERE,
     A,
     B,
+    add_namespace,
+    add_virtual_node,
     config_map,
-    home,
-    marked,
+    make_lower_pod,
+    make_namespace,
+    make_upper_pod,
+    make_world,
     put,
-    raised,
-    referring,
     secret,
-    space,
-    twin,
-    upper_pod,
-    world,
+    spec_with_references,
+    with_owner_marks,
 )
 
 from tensile.cli.drift import examined
@@ -44,32 +44,32 @@ def booked(one: Manifest, manager: str, time: str, **fields: Any) -> Manifest:
     return {**one, "metadata": {**meta, "managedFields": [*meta.get("managedFields", []), book]}}
 
 
-class Clusters:
+class DriftedClusters:
     """A synced pod in lower-a with a ConfigMap and a Secret; a test changes copies or originals.
 
     The upper objects were created before the copies were last written.
     """
 
     def __init__(self) -> None:
-        self.world = world(f"name: {A}")
-        home(self.world)
-        put(self.world.upper.namespaces, space())
-        raised(self.world)
-        self.above = {
+        self.world = make_world(f"name: {A}")
+        add_namespace(self.world)
+        put(self.world.upper.namespaces, make_namespace())
+        add_virtual_node(self.world)
+        self.upper = {
             CONFIG_MAP: booked(config_map(creationTimestamp=BEFORE), "helm", BEFORE, data=["key"]),
             SECRET: booked(secret(creationTimestamp=BEFORE), "helm", BEFORE, data=["key"]),
-            POD: upper_pod(
-                spec=referring(config_maps=["settings"], secrets=["password"]),
+            POD: make_upper_pod(
+                spec=spec_with_references(config_maps=["settings"], secrets=["password"]),
                 status=RAN,
                 labels={"app": "web"},
                 creationTimestamp=WRITTEN,
             ),
         }
-        self.below: dict[Any, Manifest | None] = {
-            POD: twin(self.above[POD], RAN, resourceVersion="1"),
+        self.lower: dict[Any, Manifest | None] = {
+            POD: make_lower_pod(self.upper[POD], RAN, resourceVersion="1"),
             **{
                 kind: booked(
-                    marked(self.above[kind], f"{kind.name}-{self.above[kind]['metadata']['name']}"),
+                    with_owner_marks(self.upper[kind], f"{kind.name}-{self.upper[kind]['metadata']['name']}"),
                     FIELD_MANAGER,
                     WRITTEN,
                     data=["key"],
@@ -78,30 +78,36 @@ class Clusters:
             },
         }
 
-    def edit(self, kind: Any, change: Callable[[Manifest], object], manager: str = "", **fields: Any) -> "Clusters":
+    def edit(
+        self, kind: Any, change: Callable[[Manifest], object], manager: str = "", **fields: Any
+    ) -> "DriftedClusters":
         """Change a copy as another client does, which then owns these fields."""
-        found = deepcopy(self.below[kind])
+        found = deepcopy(self.lower[kind])
         assert found is not None
         change(found)
         for part, keys in fields.items():
             for book in found["metadata"]["managedFields"]:
                 for key in keys:
                     book["fieldsV1"].get(f"f:{part}", {}).pop(f"f:{key}", None)
-        self.below[kind] = booked(found, manager, LATER, **fields) if manager else found
+        self.lower[kind] = booked(found, manager, LATER, **fields) if manager else found
         return self
 
     async def report(self, only: PlanScope = WHOLE_PLAN, **unreached: str) -> DriftReport:
         """Return the drift that is found, after a check that nothing was written."""
-        here = self.world.lowers[A]
-        put(self.world.upper.config_maps, self.above[CONFIG_MAP])
-        put(self.world.upper.secrets, self.above[SECRET])
-        put(here.upper_pods, self.above[POD])
-        for kind, cache in ((POD, here.pods), (CONFIG_MAP, here.config_maps), (SECRET, here.secrets)):
-            found = self.below[kind]
+        lower_state = self.world.lowers[A]
+        put(self.world.upper.config_maps, self.upper[CONFIG_MAP])
+        put(self.world.upper.secrets, self.upper[SECRET])
+        put(lower_state.upper_pods, self.upper[POD])
+        for kind, cache in (
+            (POD, lower_state.pods),
+            (CONFIG_MAP, lower_state.config_maps),
+            (SECRET, lower_state.secrets),
+        ):
+            found = self.lower[kind]
             if found is not None and OWNER in found["metadata"]["labels"]:
                 put(cache, found)
         clusters = MemoryClusters(self.world, **unreached)
-        for kind, found in self.below.items():
+        for kind, found in self.lower.items():
             if found is not None and OWNER not in found["metadata"]["labels"]:
                 clusters.connections[A].hold(kind, orjson.dumps({**found, "kind": kind.name, "apiVersion": kind.api}))
         async with clusters.opening() as (opened, away, _waits):
@@ -110,7 +116,7 @@ class Clusters:
         return report
 
 
-def told(report: DriftReport) -> list[tuple[str, ...]]:
+def drift_by_object(report: DriftReport) -> list[tuple[str, ...]]:
     """Return the kind of drift of each object, and its fields with their managers."""
     return [
         (one.sort, one.ref.kind.name, *(f"{found.path} {found.manager}".strip() for found in one.fields))
@@ -120,8 +126,8 @@ def told(report: DriftReport) -> list[tuple[str, ...]]:
 
 async def test_clusters_in_sync_have_no_drift() -> None:
     """The engine's own writes are no drift; the last line is for scripts."""
-    report = await Clusters().report()
-    assert told(report) == []
+    report = await DriftedClusters().report()
+    assert drift_by_object(report) == []
     assert drift_text(report, colour=False) == (
         "No drift. No other client is known to have changed objects.\n\n"
         "Drift: 0 changed, 0 deleted, 0 without marks, 0 without an upper object (none)"
@@ -130,23 +136,23 @@ async def test_clusters_in_sync_have_no_drift() -> None:
 
 async def test_upper_edits_that_are_not_mirrored_yet_are_no_drift() -> None:
     """Changed, added and removed values of data and labels do not count."""
-    here = Clusters()
-    settings = here.above[CONFIG_MAP]
+    clusters = DriftedClusters()
+    settings = clusters.upper[CONFIG_MAP]
     settings["data"] = {"key": "new", "more": "added"}
-    here.above[CONFIG_MAP] = booked(settings, "kubectl-edit", LATER, data=["more"])
-    del here.above[SECRET]["data"]["key"]
-    here.above[POD]["metadata"]["labels"] = {"new": "yes"}
-    here.above[POD]["spec"]["containers"][0]["image"] = "app:2"
-    assert told(await here.report()) == []
+    clusters.upper[CONFIG_MAP] = booked(settings, "kubectl-edit", LATER, data=["more"])
+    del clusters.upper[SECRET]["data"]["key"]
+    clusters.upper[POD]["metadata"]["labels"] = {"new": "yes"}
+    clusters.upper[POD]["spec"]["containers"][0]["image"] = "app:2"
+    assert drift_by_object(await clusters.report()) == []
 
 
 async def test_drift_and_upper_edits_of_one_object_are_distinguished() -> None:
     """The field that another client owns is drift, and the field that the engine owns is not."""
-    here = Clusters()
-    here.above[CONFIG_MAP]["data"] = {"key": "new", "other": "above"}
-    here.below[CONFIG_MAP] = {**(here.below[CONFIG_MAP] or {}), "data": {"key": "value", "other": "old"}}
-    here.edit(CONFIG_MAP, lambda one: one["data"].update(other="edited"), "kubectl-edit", data=["other"])
-    assert told(await here.report()) == [("changed", "ConfigMap", "/data/other kubectl-edit")]
+    clusters = DriftedClusters()
+    clusters.upper[CONFIG_MAP]["data"] = {"key": "new", "other": "above"}
+    clusters.lower[CONFIG_MAP] = {**(clusters.lower[CONFIG_MAP] or {}), "data": {"key": "value", "other": "old"}}
+    clusters.edit(CONFIG_MAP, lambda one: one["data"].update(other="edited"), "kubectl-edit", data=["other"])
+    assert drift_by_object(await clusters.report()) == [("changed", "ConfigMap", "/data/other kubectl-edit")]
 
 
 def change_data(**values: str) -> Callable[[Manifest], object]:
@@ -171,8 +177,8 @@ async def test_fields_that_another_client_changed_are_reported(
     kind: Any, change: Callable[[Manifest], object], owned: Any, fields: list[str]
 ) -> None:
     """The client is reported if managedFields has it; a removal leaves no trace of the client."""
-    report = await Clusters().edit(kind, change, "oc" if owned else "", **owned).report()
-    assert told(report) == [("changed", kind.name, *fields)]
+    report = await DriftedClusters().edit(kind, change, "oc" if owned else "", **owned).report()
+    assert drift_by_object(report) == [("changed", kind.name, *fields)]
     for output in (drift_text(report, colour=True), drift_json(report), drift_markdown(report)):
         assert HIDDEN not in output
         assert "dmFsdWU=" not in output
@@ -180,7 +186,7 @@ async def test_fields_that_another_client_changed_are_reported(
 
 async def test_edited_labels_and_images_of_a_pod_are_drift() -> None:
     """Both are reverted and reported with their client; an added deadline cannot be reverted."""
-    here = Clusters()
+    clusters = DriftedClusters()
     element = {"f:containers": {'k:{"name":"main"}': {"f:image": {}}}, "f:activeDeadlineSeconds": {}}
 
     def change(pod: Manifest) -> None:
@@ -191,7 +197,7 @@ async def test_edited_labels_and_images_of_a_pod_are_drift() -> None:
         pod["metadata"]["managedFields"][0]["fieldsV1"]["f:metadata"]["f:labels"].pop("f:app")
         pod["metadata"]["managedFields"].append({"manager": "hand", "time": LATER, "fieldsV1": fields})
 
-    (found,) = (await here.edit(POD, change).report()).objects
+    (found,) = (await clusters.edit(POD, change).report()).objects
     assert [(one.path, one.old, one.new, one.manager, one.lasts) for one in found.fields] == [
         ("/metadata/labels/app", "web", "edited", "hand", False),
         ("/spec/containers/0/image", "app:1", "app:9", "hand", False),
@@ -203,97 +209,99 @@ async def test_edited_labels_and_images_of_a_pod_are_drift() -> None:
 @pytest.mark.parametrize("kind", [CONFIG_MAP, SECRET])
 async def test_a_deleted_copy_is_drift_if_a_newer_pod_refers_to_it(kind: Any) -> None:
     """A pod newer than the upper object proves that the copy existed; a newer upper object proves nothing."""
-    here = Clusters()
-    here.below[kind] = None
-    (found,) = (await here.report()).objects
+    clusters = DriftedClusters()
+    clusters.lower[kind] = None
+    (found,) = (await clusters.report()).objects
     assert (found.sort, found.ref.kind, found.evidence) == (
         "deleted",
         kind,
         "pod default/web refers to it and is newer than the upper object",
     )
-    newer = Clusters()
-    newer.below[kind] = None
-    newer.above[kind]["metadata"]["creationTimestamp"] = LATER
-    assert told(await newer.report()) == []
+    newer = DriftedClusters()
+    newer.lower[kind] = None
+    newer.upper[kind]["metadata"]["creationTimestamp"] = LATER
+    assert drift_by_object(await newer.report()) == []
 
 
 async def test_a_deleted_lower_pod_is_drift_if_it_ran() -> None:
     """Its upper pod still exists; a pod that never ran may not have been created yet."""
-    here = Clusters()
-    here.below[POD] = None
-    report = await here.report()
-    assert told(report) == [("deleted", "Pod")]
+    clusters = DriftedClusters()
+    clusters.lower[POD] = None
+    report = await clusters.report()
+    assert drift_by_object(report) == [("deleted", "Pod")]
     assert "deleted by another client (its upper pod ran there); the engine marks the upper pod Failed" in drift_text(
         report, colour=False
     )
-    waiting = Clusters()
-    waiting.below[POD], waiting.above[POD]["status"] = None, {"phase": "Pending"}
-    assert told(await waiting.report()) == []
+    waiting = DriftedClusters()
+    waiting.lower[POD], waiting.upper[POD]["status"] = None, {"phase": "Pending"}
+    assert drift_by_object(await waiting.report()) == []
 
 
 @pytest.mark.parametrize("kind", [CONFIG_MAP, POD])
 async def test_an_object_without_its_owner_label_is_drift(kind: Any) -> None:
     """The engine does not change it any more, and the report has the missing label."""
-    report = await Clusters().edit(kind, lambda one: one["metadata"]["labels"].pop(OWNER)).report()
-    assert told(report) == [("unmarked", kind.name, "/metadata/labels/tensile-kube.io~1owner")]
+    report = await DriftedClusters().edit(kind, lambda one: one["metadata"]["labels"].pop(OWNER)).report()
+    assert drift_by_object(report) == [("unmarked", kind.name, "/metadata/labels/tensile-kube.io~1owner")]
     (found,) = report.objects[0].fields
     assert (found.old, found.new) == (OWNER_HERE.mark, None)
 
 
 async def test_an_edited_and_a_deleted_virtual_node_are_drift() -> None:
     """The virtual node in the upper cluster belongs to this topology too."""
-    here = Clusters()
-    (node,) = here.world.upper.nodes
+    clusters = DriftedClusters()
+    (node,) = clusters.world.upper.nodes
     body = deepcopy(node.manifest())
     body["metadata"]["labels"]["clusterID"] = "edited"
     body["metadata"]["managedFields"][0]["fieldsV1"]["f:metadata"]["f:labels"].pop("f:clusterID")
     fields = {"f:metadata": {"f:labels": {"f:clusterID": {}}}}
     body["metadata"]["managedFields"].append({"manager": "kubectl-label", "time": LATER, "fieldsV1": fields})
-    put(here.world.upper.nodes, body)
-    report = await here.report()
-    assert told(report) == [("changed", "Node", "/metadata/labels/clusterID kubectl-label")]
+    put(clusters.world.upper.nodes, body)
+    report = await clusters.report()
+    assert drift_by_object(report) == [("changed", "Node", "/metadata/labels/clusterID kubectl-label")]
     assert report.objects[0].ref == Ref(UPPER, NODE, "", A)
-    gone = Clusters()
+    gone = DriftedClusters()
     gone.world.upper.nodes.replace([], 99)
-    assert told(await gone.report()) == [("deleted", "Node")]
+    assert drift_by_object(await gone.report()) == [("deleted", "Node")]
 
 
 async def test_copies_without_an_upper_object_are_drift() -> None:
     """They are in a namespace to which no upper namespace maps, so the engine does not change them."""
-    here = Clusters()
-    here.world.lowers[A].upper_namespaces = here.world.upper.namespaces
-    put(here.world.lowers[A].config_maps, marked(config_map("lost", namespace="elsewhere"), "gone"))
-    (found,) = (await here.report()).objects
+    clusters = DriftedClusters()
+    clusters.world.lowers[A].upper_namespaces = clusters.world.upper.namespaces
+    put(clusters.world.lowers[A].config_maps, with_owner_marks(config_map("lost", namespace="elsewhere"), "gone"))
+    (found,) = (await clusters.report()).objects
     assert (found.sort, found.ref.namespaced_name) == ("stray", "elsewhere/lost")
 
 
 async def test_a_scope_limits_the_report() -> None:
     """It selects lowers, upper namespaces and kinds."""
-    here = Clusters().edit(CONFIG_MAP, change_data(key="edited"), "oc", data=["key"])
-    here.edit(SECRET, change_data(key=HIDDEN), "oc", data=["key"])
-    assert told(await here.report(PlanScope(kinds=("Secret",)))) == [("changed", "Secret", "/data/key oc")]
-    assert told(await here.report(PlanScope(namespaces=("other",)))) == []
-    report = await here.report(PlanScope(lowers=(A,)), **{B: "out of reach"})
+    clusters = DriftedClusters().edit(CONFIG_MAP, change_data(key="edited"), "oc", data=["key"])
+    clusters.edit(SECRET, change_data(key=HIDDEN), "oc", data=["key"])
+    assert drift_by_object(await clusters.report(PlanScope(kinds=("Secret",)))) == [
+        ("changed", "Secret", "/data/key oc")
+    ]
+    assert drift_by_object(await clusters.report(PlanScope(namespaces=("other",)))) == []
+    report = await clusters.report(PlanScope(lowers=(A,)), **{B: "out of reach"})
     assert (len(report.objects), report.unreached) == (2, {})
 
 
 async def test_drift_that_is_reverted_before_the_second_read_is_omitted() -> None:
     """A running engine may revert it between the dry run and the second read."""
-    here = Clusters().edit(CONFIG_MAP, change_data(key="edited"), "oc", data=["key"])
-    here.below[SECRET] = None
-    settings, password = Clusters().below[CONFIG_MAP], Clusters().below[SECRET]
-    put(here.world.lowers[A].config_maps, here.below[CONFIG_MAP] or {})
-    put(here.world.upper.config_maps, here.above[CONFIG_MAP])
-    put(here.world.upper.secrets, here.above[SECRET])
-    put(here.world.lowers[A].upper_pods, here.above[POD])
-    put(here.world.lowers[A].pods, here.below[POD] or {})
+    here = DriftedClusters().edit(CONFIG_MAP, change_data(key="edited"), "oc", data=["key"])
+    here.lower[SECRET] = None
+    settings, password = DriftedClusters().lower[CONFIG_MAP], DriftedClusters().lower[SECRET]
+    put(here.world.lowers[A].config_maps, here.lower[CONFIG_MAP] or {})
+    put(here.world.upper.config_maps, here.upper[CONFIG_MAP])
+    put(here.world.upper.secrets, here.upper[SECRET])
+    put(here.world.lowers[A].upper_pods, here.upper[POD])
+    put(here.world.lowers[A].pods, here.lower[POD] or {})
     clusters = MemoryClusters(here.world)
     for kind, one in ((CONFIG_MAP, settings), (SECRET, password)):
         assert one is not None
         one["metadata"]["resourceVersion"] = "77"
         clusters.connections[A].hold(kind, orjson.dumps(one))
     async with clusters.opening() as (opened, away, _waits):
-        assert told(await examined(opened, away)) == []
+        assert drift_by_object(await examined(opened, away)) == []
 
 
 TEXT = """\
@@ -317,11 +325,13 @@ not examined: lower-b)"""
 
 async def test_text_json_and_markdown_have_the_same_content() -> None:
     """They have client, time, change and outcome; JSON lists each field, and Markdown contains the text."""
-    here = Clusters().edit(CONFIG_MAP, change_data(key="edited", more="added"), "kubectl-edit", data=["key", "more"])
-    here.edit(SECRET, change_data(key=HIDDEN), "oc", data=["key"])
-    here.below[POD] = None
+    clusters = DriftedClusters().edit(
+        CONFIG_MAP, change_data(key="edited", more="added"), "kubectl-edit", data=["key", "more"]
+    )
+    clusters.edit(SECRET, change_data(key=HIDDEN), "oc", data=["key"])
+    clusters.lower[POD] = None
     away = "out of reach: no response: check that its apiserver works, its address, and the firewalls in between"
-    report = await here.report(**{B: away})
+    report = await clusters.report(**{B: away})
     assert drift_text(report, colour=False) == TEXT
     body, _, last = TEXT.rpartition("\n\n")
     assert drift_markdown(report) == f"```diff\n{body}\n```\n\n{last}"
@@ -349,5 +359,5 @@ async def test_text_json_and_markdown_have_the_same_content() -> None:
 
 def test_drift_excludes_out_and_drain() -> None:
     """Drift concerns past changes, so there is no plan to save and no lower to drain."""
-    assert "--drift excludes --out and --drain" in refused("plan", "--drift", "--out", "x.plan")
-    assert "--drift excludes --out and --drain" in refused("plan", "--drift", "--drain", A)
+    assert "--drift excludes --out and --drain" in run_failing("plan", "--drift", "--out", "x.plan")
+    assert "--drift excludes --out and --drain" in run_failing("plan", "--drift", "--drain", A)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 import typer
-from clikit import Capture, tensile, within
+from clikit import Capture, run_in_process, tensile
 from commandspage import commands
 from fences import calls
 from typer.core import TyperGroup
@@ -41,18 +41,18 @@ def found(name: str) -> TensileCommand | TensileGroup:
 @pytest.mark.parametrize("name", ["", *EVERY])
 def test_every_way_to_request_help_prints_the_same(name: str, capsys: Capture) -> None:
     """The options -h and --help and the command `tensile help` print it to stdout and exit with 0."""
-    words = name.split()
-    told = within(capsys, *words, "--help")
-    assert (told.code, told.err) == (0, "")
-    assert told.out.startswith(" ".join(("Usage: tensile", *words, "[OPTIONS]")))
-    assert within(capsys, *words, "-h") == told
-    assert within(capsys, "help", *words) == told
+    arguments = name.split()
+    result = run_in_process(capsys, *arguments, "--help")
+    assert (result.code, result.err) == (0, "")
+    assert result.out.startswith(" ".join(("Usage: tensile", *arguments, "[OPTIONS]")))
+    assert run_in_process(capsys, *arguments, "-h") == result
+    assert run_in_process(capsys, "help", *arguments) == result
 
 
 @pytest.mark.parametrize("name", ["", *EVERY])
 def test_help_fits_80_columns_and_has_placeholders_for_values(name: str, capsys: Capture) -> None:
     """No Python type is a placeholder, and the options of every command are the last section."""
-    text = within(capsys, *name.split(), "--help").out
+    text = run_in_process(capsys, *name.split(), "--help").out
     assert [line for line in text.splitlines() if len(line) > WIDTH] == []
     assert not re.search(r"<\w+>|\{\w+\}|\[\d*<?=?x", text)
     values = re.findall(r"^  (?:-\w, )?--[a-z-]+ (\S+)", text, re.MULTILINE)
@@ -85,7 +85,7 @@ def test_summaries_have_three_to_seven_words(name: str) -> None:
 
 def test_the_program_lists_its_commands_in_groups(capsys: Capture) -> None:
     """Each command appears once, with its summary."""
-    text = within(capsys, "--help").out
+    text = run_in_process(capsys, "--help").out
     titles = re.findall(r"^(\S.*):$", text, re.MULTILINE)
     assert titles == [RUN, PLAN, INSPECT, SET_UP, TRY, "Global options", "Examples"]
     assert isinstance(ROOT, TyperGroup)
@@ -95,14 +95,14 @@ def test_the_program_lists_its_commands_in_groups(capsys: Capture) -> None:
 
 def test_the_version_is_printed_in_three_ways(capsys: Capture) -> None:
     """There is a command, an option of the program, and the same option of each command."""
-    told = (0, f"tensile {package.__version__}\n", "")
-    assert tensile("--version") == told
-    assert within(capsys, "version") == told
-    assert within(capsys, "sandbox", "up", "--version") == told
-    assert within(capsys, "version", "-o", "json").out == f'{{"version": "{package.__version__}"}}\n'
+    expected = (0, f"tensile {package.__version__}\n", "")
+    assert tensile("--version") == expected
+    assert run_in_process(capsys, "version") == expected
+    assert run_in_process(capsys, "sandbox", "up", "--version") == expected
+    assert run_in_process(capsys, "version", "-o", "json").out == f'{{"version": "{package.__version__}"}}\n'
 
 
 @pytest.mark.parametrize("command", [(), ("sandbox",)], ids=" ".join)
 def test_without_a_command_the_help_is_printed_to_stderr(command: tuple[str, ...], capsys: Capture) -> None:
     """The exit code is 1, so that a script with an empty variable does not continue."""
-    assert within(capsys, *command) == (1, "", within(capsys, *command, "--help").out)
+    assert run_in_process(capsys, *command) == (1, "", run_in_process(capsys, *command, "--help").out)

@@ -6,20 +6,20 @@ import sys
 from pathlib import Path
 
 import pytest
-from clikit import PROGRAM, Files, environment, refused, tensile
+from clikit import PROGRAM, Files, environment, run_failing, tensile
 
 
 @pytest.mark.parametrize("arguments", [("nope",), ("plan", "-o", "xml")])
 def test_a_wrong_command_line_gives_exit_code_1(arguments: tuple[str, ...]) -> None:
     """The error is on stderr, and stdout is empty."""
-    assert arguments[-1] in refused(*arguments)
+    assert arguments[-1] in run_failing(*arguments)
 
 
 def test_the_schema_is_a_json_document() -> None:
     """It is printed to stdout completely, and describes each field."""
-    told = tensile("schema")
-    assert (told.code, told.err) == (0, "")
-    schema = json.loads(told.out)
+    result = tensile("schema")
+    assert (result.code, result.err) == (0, "")
+    schema = json.loads(result.out)
     assert {"apiVersion", "kind", "name", "lowers"} <= set(schema["properties"])
     assert all(field.get("description") for field in schema["properties"].values())
 
@@ -70,11 +70,11 @@ def test_output_that_cannot_be_written_is_an_error() -> None:
 def test_an_internal_error_is_reported_in_one_line(tmp_path: Path) -> None:
     """A broken library leads to a line for a bug report instead of a traceback."""
     (tmp_path / "uvloop.py").write_text("raise RuntimeError('broken on purpose')\n")
-    said = refused("run", "-f", Files(tmp_path).save(), PYTHONPATH=str(tmp_path))
-    words = (
+    error = run_failing("run", "-f", Files(tmp_path).save(), PYTHONPATH=str(tmp_path))
+    message = (
         "unexpected error, a defect of tensile: please report this line: RuntimeError: broken on purpose at uvloop.py:1"
     )
-    assert said == f"{words}\n"
+    assert error == f"{message}\n"
 
 
 def test_kubectl_can_run_the_program_as_a_plugin(tmp_path: Path) -> None:

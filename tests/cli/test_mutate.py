@@ -141,7 +141,7 @@ def test_pods_are_read_from_yaml_and_json() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("", "p:1:1: spec.template: no pod: write a Pod with containers, or what has a template of one"),
         ("- a", "p:1:1: spec.template: no pod"),
@@ -174,11 +174,11 @@ def test_pods_are_read_from_yaml_and_json() -> None:
         ),
     ],
 )
-def test_a_document_that_is_no_pod_is_refused_with_its_position(text: str, words: str) -> None:
+def test_a_document_that_is_no_pod_is_refused_with_its_position(text: str, message: str) -> None:
     """The error has the file, the mistake and the correction."""
     with pytest.raises(TensileError) as caught:
         read_pods(text.encode(), "p")
-    assert words in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_bytes_that_are_not_utf_8_are_refused() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import orjson
 import pytest
 import yaml
-from clikit import refused, tensile
+from clikit import run_failing, tensile
 
 POD = """\
 apiVersion: v1
@@ -33,13 +33,13 @@ def place(tmp_path: Path) -> Path:
 
 def test_without_a_topology_the_defaults_apply(place: Path) -> None:
     """The output is YAML with exit code 0; a file and standard input give the same result."""
-    told = tensile("mutate", "-f", "pod.yaml", cwd=place)
-    assert (told.code, told.err) == (0, "")
-    document = yaml.safe_load(told.out)
+    result = tensile("mutate", "-f", "pod.yaml", cwd=place)
+    assert (result.code, result.err) == (0, "")
+    document = yaml.safe_load(result.out)
     assert set(document) == {"pod", "mutated", "lower"}
     assert document["pod"] == yaml.safe_load(POD)
     assert "nodeSelector" not in document["mutated"]["spec"]
-    assert tensile("mutate", "-f", "-", stdin=POD.encode(), cwd=place).out == told.out
+    assert tensile("mutate", "-f", "-", stdin=POD.encode(), cwd=place).out == result.out
 
 
 def test_the_topology_is_found_as_by_other_commands(place: Path) -> None:
@@ -58,19 +58,23 @@ def test_the_topology_is_found_as_by_other_commands(place: Path) -> None:
 
 def test_invalid_input_is_refused(place: Path) -> None:
     """The exit code is 1, and stderr names the file and the mistake; this includes usage errors."""
-    assert "no-such.yaml: no such file" in refused("mutate", "-f", "no-such.yaml", cwd=place)
-    assert "no-such.yaml: no such file" in refused("mutate", "-f", "pod.yaml", "--topology", "no-such.yaml", cwd=place)
-    assert "not a file: name a pod file" in refused("mutate", "-f", ".", cwd=place)
-    assert "standard input:1:1: " in refused("mutate", "-f", "-", stdin=b"kind: Deployment", cwd=place)
-    assert "-f and --topology cannot both read" in refused("mutate", "-f", "-", "--topology", "-", stdin=b"", cwd=place)
-    assert "'text' is not one of yaml, json" in refused("mutate", "-f", "pod.yaml", "-o", "text", cwd=place)
-    assert "-f" in refused("mutate", cwd=place)
+    assert "no-such.yaml: no such file" in run_failing("mutate", "-f", "no-such.yaml", cwd=place)
+    assert "no-such.yaml: no such file" in run_failing(
+        "mutate", "-f", "pod.yaml", "--topology", "no-such.yaml", cwd=place
+    )
+    assert "not a file: name a pod file" in run_failing("mutate", "-f", ".", cwd=place)
+    assert "standard input:1:1: " in run_failing("mutate", "-f", "-", stdin=b"kind: Deployment", cwd=place)
+    assert "-f and --topology cannot both read" in run_failing(
+        "mutate", "-f", "-", "--topology", "-", stdin=b"", cwd=place
+    )
+    assert "'text' is not one of yaml, json" in run_failing("mutate", "-f", "pod.yaml", "-o", "text", cwd=place)
+    assert "-f" in run_failing("mutate", cwd=place)
 
 
 def test_reasons_against_a_lower_pod_are_on_stderr(place: Path) -> None:
     """The output stays one object for programs."""
     (place / "pod.yaml").write_text(POD.replace("name: web,", "name: web, namespace: kube-system,"))
-    told = tensile("mutate", "-f", "pod.yaml", "-o", "json", cwd=place)
-    assert told.code == 0
-    assert orjson.loads(told.out)["lower"] is None
-    assert "no lower pod: pods of namespace kube-system are not mirrored" in told.err
+    result = tensile("mutate", "-f", "pod.yaml", "-o", "json", cwd=place)
+    assert result.code == 0
+    assert orjson.loads(result.out)["lower"] is None
+    assert "no lower pod: pods of namespace kube-system are not mirrored" in result.err

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from clikit import Capture, Files, refused, tensile, within
+from clikit import Capture, Files, run_failing, run_in_process, tensile
 
 from tensile.cli.options import TopologyOptions
 
@@ -29,7 +29,7 @@ def test_the_file_is_named_by_option_variable_or_default_in_this_order(files: Fi
     assert tensile("validate", cwd=cwd, **variable).out == "other.yaml: valid: topology files with 0 lower clusters\n"
     assert tensile("validate", "-f", named, cwd=cwd, **variable).out.startswith(f"{named}: valid: ")
     assert tensile("validate", cwd=cwd, TENSILE_TOPOLOGY="").out.startswith("topology.yaml: valid: ")
-    assert ADVICE in refused("validate", cwd=tmp_path)
+    assert ADVICE in run_failing("validate", cwd=tmp_path)
     assert given.exists()
 
 
@@ -47,29 +47,29 @@ def test_standard_input_is_read_by_commands_that_end(files: Files, command: str)
     """Errors name it, with line and column."""
     text = files.save().read_bytes() + b"nonsense: 1\n"
     line = text.count(b"\n")
-    said = refused(command, "-f", "-", stdin=text)
-    assert said.startswith(f"standard input:{line}:1: nonsense: ")
+    error = run_failing(command, "-f", "-", stdin=text)
+    assert error.startswith(f"standard input:{line}:1: nonsense: ")
 
 
 def test_a_valid_topology_on_standard_input_is_accepted(files: Files) -> None:
     """It is as good as a file."""
-    told = tensile("validate", "-f", "-", stdin=files.save().read_bytes())
-    assert (told.code, told.out) == (0, "standard input: valid: topology files with 1 lower cluster\n")
+    result = tensile("validate", "-f", "-", stdin=files.save().read_bytes())
+    assert (result.code, result.out) == (0, "standard input: valid: topology files with 1 lower cluster\n")
 
 
 def test_paths_are_relative_to_the_topology_file(files: Files, tmp_path: Path) -> None:
     """The working directory does not matter, except for standard input."""
     path = files.save(lambda topology: topology["upper"].update(kubeconfig="missing"))
-    said = refused("plan", "-f", "given/topology.yaml", cwd=tmp_path)
-    assert said.startswith(f"upper: {files.directory}/missing: cannot be read (No such file or directory): ")
-    said = refused("apply", "-f", "-", stdin=path.read_bytes(), cwd=tmp_path)
-    assert said.startswith(f"upper: {tmp_path}/missing: cannot be read (No such file or directory): ")
+    error = run_failing("plan", "-f", "given/topology.yaml", cwd=tmp_path)
+    assert error.startswith(f"upper: {files.directory}/missing: cannot be read (No such file or directory): ")
+    error = run_failing("apply", "-f", "-", stdin=path.read_bytes(), cwd=tmp_path)
+    assert error.startswith(f"upper: {tmp_path}/missing: cannot be read (No such file or directory): ")
 
 
 def test_run_refuses_standard_input(files: Files) -> None:
     """The engine watches its file and cannot watch standard input; the error contains the remedy."""
-    said = refused("run", "-f", "-", stdin=files.save().read_bytes())
-    assert said == "run watches a file and cannot read standard input: name a file with -f\n"
+    error = run_failing("run", "-f", "-", stdin=files.save().read_bytes())
+    assert error == "run watches a file and cannot read standard input: name a file with -f\n"
 
 
 def _missing(path: Path) -> None:
@@ -95,7 +95,7 @@ def _loop(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "spoil", "words"),
+    ("command", "spoil", "message"),
     [
         ("validate", _missing, f"no such file: {ADVICE}"),
         ("validate", _directory, "not a file: name a topology file"),
@@ -108,14 +108,14 @@ def _loop(path: Path) -> None:
     ],
 )
 def test_an_unusable_file_is_named_with_the_remedy(
-    files: Files, command: str, spoil: Callable[[Path], None], words: str
+    files: Files, command: str, spoil: Callable[[Path], None], message: str
 ) -> None:
     """Commands that read the file once and the one that watches it report the same errors."""
     path = files.save()
     spoil(path)
-    said = refused(command, "-f", path)
-    assert said.startswith(f"{path}:")
-    assert words in said
+    error = run_failing(command, "-f", path)
+    assert error.startswith(f"{path}:")
+    assert message in error
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads every file")
@@ -123,12 +123,12 @@ def test_an_unreadable_file_is_named(files: Files) -> None:
     """The error has the operating system's reason and the remedy."""
     path = files.save()
     path.chmod(0)
-    assert refused("validate", "-f", path).startswith(f"{path}: cannot be read: Permission denied: fix that")
+    assert run_failing("validate", "-f", path).startswith(f"{path}: cannot be read: Permission denied: fix that")
 
 
 def test_an_endless_file_is_refused() -> None:
     """A device without an end is refused instead of being read indefinitely."""
-    assert "/dev/zero:1:1: " in refused("validate", "-f", "/dev/zero")
+    assert "/dev/zero:1:1: " in run_failing("validate", "-f", "/dev/zero")
 
 
 def test_all_errors_of_a_file_are_reported_at_once(files: Files) -> None:
@@ -139,27 +139,27 @@ def test_all_errors_of_a_file_are_reported_at_once(files: Files) -> None:
         topology.update(name="Not A Label", telemetri={})
 
     path = files.save(spoil)
-    said = refused("validate", "-f", path)
-    keys = [line.removeprefix(f"{path}:").split(": ")[1] for line in said.splitlines()]
+    error = run_failing("validate", "-f", path)
+    keys = [line.removeprefix(f"{path}:").split(": ")[1] for line in error.splitlines()]
     assert {"name", "telemetri"} <= set(keys)
-    assert refused("run", "-f", path) == said
+    assert run_failing("run", "-f", path) == error
 
 
 def test_an_enabled_feature_gives_no_message(files: Files) -> None:
     """Only the result is printed."""
-    told = tensile("validate", "-f", files.save(lambda topology: topology.update(extender={"enabled": True})))
-    assert told.code == 0
-    assert told.out.endswith(": valid: topology files with 1 lower cluster\n")
-    assert told.err == ""
+    result = tensile("validate", "-f", files.save(lambda topology: topology.update(extender={"enabled": True})))
+    assert result.code == 0
+    assert result.out.endswith(": valid: topology files with 1 lower cluster\n")
+    assert result.err == ""
 
 
 def test_valid_but_doubtful_settings_are_warnings(files: Files, capsys: Capture) -> None:
     """The file stays valid, and the warning is printed to stderr."""
     file = files.save(lambda topology: topology.update(webhook={"enabled": True}))
-    told = tensile("validate", "-f", file)
-    assert told.code == 0
-    assert ": valid: topology files with" in told.out
-    assert ": webhook.enabled: the upper cluster cannot call the webhook without an address" in told.err
-    assert told.err.startswith("warning: ")
-    planned = within(capsys, "plan", "-f", file, "--lower", "none")
-    assert planned.err.startswith(f"{told.err}--lower none: no lower cluster of the topology")
+    result = tensile("validate", "-f", file)
+    assert result.code == 0
+    assert ": valid: topology files with" in result.out
+    assert ": webhook.enabled: the upper cluster cannot call the webhook without an address" in result.err
+    assert result.err.startswith("warning: ")
+    planned = run_in_process(capsys, "plan", "-f", file, "--lower", "none")
+    assert planned.err.startswith(f"{result.err}--lower none: no lower cluster of the topology")

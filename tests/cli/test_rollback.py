@@ -6,9 +6,9 @@ from pathlib import Path
 
 import orjson
 import pytest
-from clikit import Files, refused
+from clikit import Files, run_failing
 from statuskit import OWNER, PLACE
-from worldkit import written
+from worldkit import with_managed_fields
 
 from tensile.cli.rollback import (
     RollbackPlan,
@@ -46,12 +46,12 @@ def digest(content: str) -> str:
 
 def records(*contents: str, active: str = "", waiting: str = "") -> TopologyRecords:
     """Return a history, and a status with the text in force and the edit that waits for approval."""
-    told = {"sha256": digest(active), "time": "2026-12-01T12:00:00Z"}
-    data = {"accepted": orjson.dumps(told).decode()} if active else {}
+    record = {"sha256": digest(active), "time": "2026-12-01T12:00:00Z"}
+    data = {"accepted": orjson.dumps(record).decode()} if active else {}
     if waiting:
-        told = {"sha256": digest(waiting), "time": "2026-03-01T12:00:00Z", "changes": ["x: 1 -> 2"]}
-        data["pendingApproval"] = orjson.dumps(told).decode()
-    status = written(marked_manifest(data, status_ref(PLACE), OWNER, "map-1")) if data else None
+        record = {"sha256": digest(waiting), "time": "2026-03-01T12:00:00Z", "changes": ["x: 1 -> 2"]}
+        data["pendingApproval"] = orjson.dumps(record).decode()
+    status = with_managed_fields(marked_manifest(data, status_ref(PLACE), OWNER, "map-1")) if data else None
     return TopologyRecords(OWNER, status, tuple(entry(one, number) for number, one in enumerate(contents)))
 
 
@@ -203,9 +203,9 @@ def test_a_file_that_was_changed_since_it_was_read_is_not_replaced(tmp_path: Pat
 def test_only_the_waiting_edit_can_be_approved() -> None:
     """Another hash is refused, and the error has the waiting edit."""
     assert pending_digest(records(active=FIRST, waiting=SECOND), digest(SECOND)[:12], where()) == digest(SECOND)
-    with pytest.raises(TensileError) as told:
+    with pytest.raises(TensileError) as raised:
         pending_digest(records(active=FIRST, waiting=SECOND), digest(FIRST), where())
-    assert str(told.value).splitlines()[1:] == [f"  {digest(SECOND)}", "  x: 1 -> 2"]
+    assert str(raised.value).splitlines()[1:] == [f"  {digest(SECOND)}", "  x: 1 -> 2"]
     with pytest.raises(TensileError, match=rf"no edit waits for an approval; in force: {digest(FIRST)[:12]}"):
         pending_digest(records(active=FIRST), digest(SECOND), where())
     with pytest.raises(TensileError, match=r"no edit waits for an approval$"):
@@ -215,16 +215,18 @@ def test_only_the_waiting_edit_can_be_approved() -> None:
 def test_an_invalid_hash_is_refused_before_any_cluster_is_contacted(files: Files) -> None:
     """Incompatible options are refused as early."""
     path = files.save()
-    assert refused("approve", "abc", "-f", path).startswith("'abc' is not a SHA-256: give at least its first 12")
-    assert refused("rollback", "--to", "xyz", "-f", path).startswith("'xyz' is not a SHA-256")
-    assert refused("rollback", "--list", "--yes", "-f", path) == "--list shows topologies only: omit --to and --yes\n"
-    assert refused("rollback", "--configmap", "topo").startswith("--configmap 'topo': write NAMESPACE/NAME")
+    assert run_failing("approve", "abc", "-f", path).startswith("'abc' is not a SHA-256: give at least its first 12")
+    assert run_failing("rollback", "--to", "xyz", "-f", path).startswith("'xyz' is not a SHA-256")
+    assert (
+        run_failing("rollback", "--list", "--yes", "-f", path) == "--list shows topologies only: omit --to and --yes\n"
+    )
+    assert run_failing("rollback", "--configmap", "topo").startswith("--configmap 'topo': write NAMESPACE/NAME")
 
 
 def test_a_file_without_a_topology_name_is_refused(files: Files) -> None:
     """The name locates the history; a file with another error can still be used to reach the clusters."""
     bad = files.directory / "bad.yaml"
     bad.write_text("lowers: [\n")
-    assert "bad.yaml:" in refused("rollback", "-f", bad)
+    assert "bad.yaml:" in run_failing("rollback", "-f", bad)
     path = files.save(lambda topology: topology.update(lowerz=[]))
-    assert "upper: " in refused("rollback", "--list", "-f", path)
+    assert "upper: " in run_failing("rollback", "--list", "-f", path)

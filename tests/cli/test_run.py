@@ -6,7 +6,7 @@ import socket
 from pathlib import Path
 
 import pytest
-from clikit import Files, ended, is_alive, lines, port_of, refused, started
+from clikit import Files, is_alive, lines, port_of, run_failing, started, wait_for_exit
 from sandbox_waiting import until
 
 TEXT = re.compile(r"\d{4}-\d\d-\d\dT\S+Z (debug|info|warning|error) +tensile\.")
@@ -15,7 +15,7 @@ TEXT = re.compile(r"\d{4}-\d\d-\d\dT\S+Z (debug|info|warning|error) +tensile\.")
 def test_an_invalid_first_file_ends_run(files: Files) -> None:
     """The error has position and key, as that of `validate`."""
     path = files.save(lambda topology: topology.update(kind="Topologie"))
-    assert re.match(rf"{path}:\d+:\d+: kind: ", refused("run", "-f", path))
+    assert re.match(rf"{path}:\d+:\d+: kind: ", run_failing("run", "-f", path))
 
 
 def test_run_fails_without_credentials_for_the_upper_cluster(files: Files) -> None:
@@ -23,15 +23,15 @@ def test_run_fails_without_credentials_for_the_upper_cluster(files: Files) -> No
     path = files.save()
     (files.directory / "upper").unlink()
     missing = f"upper: {files.directory}/upper: cannot be read (No such file or directory): check the path"
-    assert refused("run", "-f", path).startswith(missing)
+    assert run_failing("run", "-f", path).startswith(missing)
     path = files.save(lambda topology: topology.pop("upper"))
-    assert refused("run", "-f", path).startswith(
+    assert run_failing("run", "-f", path).startswith(
         "upper: not in a pod (KUBERNETES_SERVICE_HOST is not set): name a kube"
     )
 
 
 @pytest.mark.parametrize(
-    ("place", "words"),
+    ("place", "message"),
     [
         (
             2,
@@ -44,11 +44,11 @@ def test_run_fails_without_credentials_for_the_upper_cluster(files: Files) -> No
     ],
     ids=["kubelet", "telemetry"],
 )
-def test_run_fails_if_a_port_is_in_use(files: Files, silent: socket.socket, place: int, words: str) -> None:
+def test_run_fails_if_a_port_is_in_use(files: Files, silent: socket.socket, place: int, message: str) -> None:
     """The error has the port, its purpose and a remedy."""
     files.ports[place] = port_of(silent)
-    last = refused("run", "-f", files.save()).splitlines()[-1]
-    assert last.startswith(words.format(port=port_of(silent)))
+    last = run_failing("run", "-f", files.save()).splitlines()[-1]
+    assert last.startswith(message.format(port=port_of(silent)))
 
 
 @pytest.mark.parametrize(("number", "form"), [(signal.SIGTERM, "json"), (signal.SIGINT, "text")])
@@ -60,12 +60,12 @@ def test_a_signal_ends_run_while_the_upper_cluster_is_unreachable(files: Files, 
         first = b""
         while b"cluster unreachable" not in first:
             first += process.stderr.readline()
-        told = ended(process, number)
-    log = first.decode() + told.err
-    assert (told.code, told.out) == (0, ""), log
-    certificate, trouble, end = log.splitlines()
+        result = wait_for_exit(process, number)
+    log = first.decode() + result.err
+    assert (result.code, result.out) == (0, ""), log
+    certificate, problem, end = log.splitlines()
     assert "serving with a self-signed certificate" in certificate
-    assert f"cannot connect to 127.0.0.1:{files.ports[0]}" in trouble
+    assert f"cannot connect to 127.0.0.1:{files.ports[0]}" in problem
     assert "stopped" in end
     if form == "json":
         assert [one["level"] for one in lines(log)] == ["warning", "warning", "info"]
@@ -82,9 +82,9 @@ def test_a_signal_ends_run_while_the_upper_cluster_hangs(files: Files, silent: s
         connection, _ = silent.accept()
         with connection:
             until(lambda: is_alive(files.ports[3]), "the telemetry server answers")
-            told = ended(process, signal.SIGTERM, limit=25)
-    assert (told.code, told.out) == (0, "")
-    assert [one["event"] for one in lines(told.err)][1:] == ["stopped"]
+            result = wait_for_exit(process, signal.SIGTERM, limit=25)
+    assert (result.code, result.out) == (0, "")
+    assert [one["event"] for one in lines(result.err)][1:] == ["stopped"]
 
 
 @pytest.mark.process
@@ -94,15 +94,15 @@ def test_a_second_engine_reports_the_first_one(files: Files, silent: socket.sock
     path = files.save()
     with started("run", "-f", path):
         until(lambda: is_alive(files.ports[3]), "the telemetry server answers")
-        words = f"an engine of topology {{}} on this machine already uses telemetry port {files.ports[3]}: {{}}"
-        assert refused("run", "-f", path).splitlines()[-1] == words.format(
+        message = f"an engine of topology {{}} on this machine already uses telemetry port {files.ports[3]}: {{}}"
+        assert run_failing("run", "-f", path).splitlines()[-1] == message.format(
             "files", "stop it first, or, if it is for other clusters, set another telemetry.port"
         )
         other = Files(tmp_path)
         other.ports = files.ports
         path = other.save(lambda topology: topology.update(name="another"))
-        last = refused("run", "-f", path).splitlines()[-1]
-        assert last == words.format("files", "set telemetry.port in one of the two topology files")
+        last = run_failing("run", "-f", path).splitlines()[-1]
+        assert last == message.format("files", "set telemetry.port in one of the two topology files")
 
 
 @pytest.mark.process
@@ -112,5 +112,5 @@ def test_an_interrupted_command_reports_the_interrupt(files: Files, silent: sock
     with started("apply", "-f", files.save()) as process:
         connection, _ = silent.accept()
         with connection:
-            told = ended(process, signal.SIGINT, limit=25)
-    assert (told.code, told.out, told.err) == (130, "", "interrupted\n")
+            result = wait_for_exit(process, signal.SIGINT, limit=25)
+    assert (result.code, result.out, result.err) == (130, "", "interrupted\n")

@@ -4,9 +4,20 @@ from pathlib import Path
 
 import orjson
 import pytest
-from clikit import Files, refused
+from clikit import Files, run_failing
 from openkit import MemoryClusters
-from worldkit import account, config_map, marked, put, raised, space, thing, twin, upper_pod, world
+from worldkit import (
+    add_virtual_node,
+    config_map,
+    make_lower_pod,
+    make_namespace,
+    make_object,
+    make_service_account,
+    make_upper_pod,
+    make_world,
+    put,
+    with_owner_marks,
+)
 
 from tensile.cli.uninstall import UninstallPlan, _check_shown, _closing, _delete, check, plan_json, plan_text
 from tensile.diagnostics.inventory import Inventory, Item
@@ -66,12 +77,12 @@ def test_a_plan_has_deletions_remaining_objects_and_obstacles() -> None:
 def test_objects_of_bound_pods_are_not_suggested_for_deletion() -> None:
     """Otherwise the objects that these pods use would look like leftovers."""
     pod = Item(A, POD.name, "shop", "web", "", "2026-03-01T12:00:00Z")
-    for in_use, words in (
+    for in_use, message in (
         (frozenset({A}), "pods are bound to this cluster's"),
         (frozenset({"lower-b"}), "the mark alone"),
     ):
         found = planned(stays=Inventory((pod,), ()))._replace(in_use=in_use)
-        assert f"lower-a: Pod shop/web: {words}" in plan_text(found, colour=False)
+        assert f"lower-a: Pod shop/web: {message}" in plan_text(found, colour=False)
 
 
 def test_a_plan_without_deletions_reports_that() -> None:
@@ -115,43 +126,43 @@ def test_the_last_line_counts_the_deletions() -> None:
 
 def test_objects_that_could_not_be_deleted_are_an_error() -> None:
     """The error has the deletions that were made, and the remedy."""
-    with pytest.raises(TensileError) as told:
+    with pytest.raises(TensileError) as raised:
         _closing(planned(SPACE, VIRTUAL).refs, preview(SPACE), ["upper: delete Lease: denied: no right"])
-    assert "upper: delete Lease: denied: no right\n" in str(told.value)
-    assert "not deleted yet: upper: Node lower-a: run `tensile uninstall` again" in str(told.value)
-    assert str(told.value).endswith("Uninstalled in part: 0 to add, 0 to change, 1 to delete (lower-a: 1 to delete)")
+    assert "upper: delete Lease: denied: no right\n" in str(raised.value)
+    assert "not deleted yet: upper: Node lower-a: run `tensile uninstall` again" in str(raised.value)
+    assert str(raised.value).endswith("Uninstalled in part: 0 to add, 0 to change, 1 to delete (lower-a: 1 to delete)")
     with pytest.raises(TensileError, match="DeletionLimitExceeded: it is so"):
         _closing(planned(SPACE).refs, preview(SPACE, problem="DeletionLimitExceeded"), [])
 
 
 async def test_objects_are_deleted_in_the_order_of_their_dependencies() -> None:
     """Each lower namespace goes after its objects, and what the engines registered goes after all other objects."""
-    here = world(f"name: {A}")
-    put(here.upper.namespaces, space())
-    raised(here)
-    below = here.lowers[A]
-    put(below.namespaces, marked(space(), "upper-default", uid="below-default"))
-    put(below.accounts, account())
-    put(below.pods, twin(upper_pod("orphan")))
-    put(below.config_maps, marked(config_map("settings", uid="below-settings"), "settings"))
-    put(here.upper.config_maps, config_map("settings", uid="settings"))
-    leave_topology(here)
-    clusters, deleted = MemoryClusters(here), list[str]()
+    world = make_world(f"name: {A}")
+    put(world.upper.namespaces, make_namespace())
+    add_virtual_node(world)
+    lower = world.lowers[A]
+    put(lower.namespaces, with_owner_marks(make_namespace(), "upper-default", uid="below-default"))
+    put(lower.accounts, make_service_account())
+    put(lower.pods, make_lower_pod(make_upper_pod("orphan")))
+    put(lower.config_maps, with_owner_marks(config_map("settings", uid="below-settings"), "settings"))
+    put(world.upper.config_maps, config_map("settings", uid="settings"))
+    leave_topology(world)
+    clusters, deleted = MemoryClusters(world), list[str]()
     place = file_place("demo")
-    status = status_owner(here.owner.upper, place)
+    status = status_owner(world.owner.upper, place)
     for ref, owner in (
         (history_ref(place), status),
         (status_ref(place), status),
-        (lease_ref("demo"), here.owner),
-        (policy_ref("demo"), here.owner),
-        (binding_ref("demo"), here.owner),
-        (Ref(UPPER, SECRET, "tensile", "tensile-webhook-demo"), here.owner),
-        (ref_of(here.topology), here.owner),
+        (lease_ref("demo"), world.owner),
+        (policy_ref("demo"), world.owner),
+        (binding_ref("demo"), world.owner),
+        (Ref(UPPER, SECRET, "tensile", "tensile-webhook-demo"), world.owner),
+        (ref_of(world.topology), world.owner),
     ):
-        registered = thing(ref.kind.name, ref.name, ref.namespace, ref.kind.api)
-        clusters.connections[UPPER].place(ref.kind, marked(registered, here.owner.upper, owner))
+        registered = make_object(ref.kind.name, ref.name, ref.namespace, ref.kind.api)
+        clusters.connections[UPPER].place(ref.kind, with_owner_marks(registered, world.owner.upper, owner))
     for cluster in clusters.connections.values():
-        cluster.watched = lambda verb, ref, _body: deleted.append(f"{verb} {ref}")
+        cluster.on_write = lambda verb, ref, _body: deleted.append(f"{verb} {ref}")
     problems, failed = await _delete(clusters, "tensile", Recorder())  # type: ignore[arg-type]
     assert (problems, failed) == ({}, [])
     objects, registrations = deleted[:4], deleted[4:]
@@ -177,7 +188,7 @@ async def test_objects_are_deleted_in_the_order_of_their_dependencies() -> None:
 
 def test_uninstall_needs_a_terminal_or_yes(tmp_path: Path) -> None:
     """Without a terminal no question is possible, so no cluster is read; --plan reads the clusters."""
-    assert refused("uninstall", "-f", Files(tmp_path).save()) == (
+    assert run_failing("uninstall", "-f", Files(tmp_path).save()) == (
         "uninstall: there is no terminal to ask on: read `tensile uninstall --plan`, then give --yes\n"
     )
-    assert "127.0.0.1" in refused("uninstall", "--plan", "-f", Files(tmp_path).save())
+    assert "127.0.0.1" in run_failing("uninstall", "--plan", "-f", Files(tmp_path).save())

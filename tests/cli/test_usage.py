@@ -3,13 +3,13 @@
 from pathlib import Path
 
 import pytest
-from clikit import Capture, Files, tensile, within
+from clikit import Capture, Files, run_in_process, tensile
 
 from tensile.cli.plan import kinds_named
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ("--nope", "unknown option --nope (see: tensile --help)"),
         ("pln", "unknown command 'pln': did you mean plan? (see: tensile --help)"),
@@ -58,32 +58,34 @@ from tensile.cli.plan import kinds_named
     ],
     ids=lambda value: value.partition(" (")[0],
 )
-def test_a_wrong_command_line_is_one_line_with_exit_code_1(line: str, said: str, capsys: Capture) -> None:
+def test_a_wrong_command_line_is_one_line_with_exit_code_1(line: str, message: str, capsys: Capture) -> None:
     """The line is on stderr, and stdout is empty."""
-    assert within(capsys, *line.split()) == (1, "", f"{said}\n")
+    assert run_in_process(capsys, *line.split()) == (1, "", f"{message}\n")
 
 
-@pytest.mark.parametrize("words", ["pod web", "po web", "pods web", "pod/web", "svc web", "pvc/web", "no web"])
-def test_a_kind_can_be_named_as_in_kubectl(words: str, capsys: Capture) -> None:
+@pytest.mark.parametrize("arguments", ["pod web", "po web", "pods web", "pod/web", "svc web", "pvc/web", "no web"])
+def test_a_kind_can_be_named_as_in_kubectl(arguments: str, capsys: Capture) -> None:
     """Each form of the kind is accepted, so the missing topology file is the error."""
-    assert within(capsys, "explain", *words.split(), "-f", "none.yaml").err.startswith("none.yaml: no such file")
+    assert run_in_process(capsys, "explain", *arguments.split(), "-f", "none.yaml").err.startswith(
+        "none.yaml: no such file"
+    )
 
 
 def test_an_argument_that_is_a_file_is_suggested_as_the_topology(tmp_path: Path, capsys: Capture) -> None:
     """The name of the file does not matter."""
     path = tmp_path / "topology"
     path.touch()
-    assert f"did you mean -f {path}?" in within(capsys, "plan", str(path)).err
+    assert f"did you mean -f {path}?" in run_in_process(capsys, "plan", str(path)).err
 
 
 def test_help_is_shown_despite_other_mistakes(capsys: Capture) -> None:
     """The user may have added --help after an error."""
-    assert within(capsys, "plan", "topology.yaml", "--help") == within(capsys, "plan", "--help")
+    assert run_in_process(capsys, "plan", "topology.yaml", "--help") == run_in_process(capsys, "plan", "--help")
 
 
 def test_an_empty_file_name_is_refused(capsys: Capture) -> None:
     """A script with an empty variable must not read another file than intended."""
-    assert within(capsys, "validate", "-f", "").err == "-f is empty: name a topology file, or omit the option\n"
+    assert run_in_process(capsys, "validate", "-f", "").err == "-f is empty: name a topology file, or omit the option\n"
 
 
 @pytest.mark.parametrize("option", ["--drain", "--lower"])
@@ -98,14 +100,14 @@ def test_an_unknown_lower_is_refused_before_any_cluster_is_contacted(option: str
 
 def test_an_unknown_kind_of_a_plan_is_refused_with_the_known_ones(tmp_path: Path, capsys: Capture) -> None:
     """No cluster is contacted; kinds may be named as in kubectl."""
-    told = within(capsys, "plan", "-f", str(tmp_path / "none.yaml"), "--kind", "pods", "--kind", "widget")
-    assert told.err.startswith("--kind widget: no kind of a plan; there are: ClusterRole, ConfigMap, EndpointSlice, ")
+    result = run_in_process(capsys, "plan", "-f", str(tmp_path / "none.yaml"), "--kind", "pods", "--kind", "widget")
+    assert result.err.startswith("--kind widget: no kind of a plan; there are: ClusterRole, ConfigMap, EndpointSlice, ")
     assert kinds_named(["pods", "Secret", "POD"]) == ("Pod", "Secret")
 
 
 @pytest.mark.parametrize("command", ["status", "rollback --list"])
 def test_a_missing_file_is_reported_with_the_location_of_its_history(command: str, capsys: Capture) -> None:
     """A running engine continues with its text, which the history has."""
-    first, second = within(capsys, *command.split(), "-f", "gone.yaml").err.splitlines()
+    first, second = run_in_process(capsys, *command.split(), "-f", "gone.yaml").err.splitlines()
     assert first == "gone.yaml: no such file: create it, or name another with -f or $TENSILE_TOPOLOGY"
     assert "ConfigMap kube-system/tensile-NAME-history of the upper cluster has its text" in second

@@ -37,7 +37,7 @@ HERE = "lower-a.kubeconfig"
 SLEEP = '#!/bin/sh\necho "slept $*" >> "$NOTES/calls"\n'
 
 
-class Ran(NamedTuple):
+class CommandsResult(NamedTuple):
     """How the commands ended, and what they wrote."""
 
     code: int
@@ -51,7 +51,9 @@ class Ran(NamedTuple):
         return found
 
 
-def ran(place: Path, broken: str = "nothing", how: str = "", name: str = "lower-a", **given: str | None) -> Ran:
+def ran(
+    place: Path, broken: str = "nothing", how: str = "", name: str = "lower-a", **given: str | None
+) -> CommandsResult:
     """Run the commands in a directory as a user would paste them, without shell options.
 
     Kubectl runs `how` if its arguments contain the words `broken`. Upper-case keywords are variables of the shell
@@ -74,7 +76,7 @@ def ran(place: Path, broken: str = "nothing", how: str = "", name: str = "lower-
     done = subprocess.run(
         ["/bin/sh", "-c", script], cwd=here, env=kept, capture_output=True, text=True, timeout=30, check=False
     )
-    return Ran(done.returncode, done.stderr, notes)
+    return CommandsResult(done.returncode, done.stderr, notes)
 
 
 def test_the_kubeconfig_in_the_secret_is_that_of_the_engines_account(tmp_path: Path) -> None:
@@ -124,8 +126,8 @@ def test_an_administrators_kubeconfig_in_the_directory_is_neither_changed_nor_us
 def test_the_commands_wait_for_the_token(tmp_path: Path) -> None:
     """A cluster fills the Secret a moment after its creation; if it never does, the commands fail."""
     calls = (ran(tmp_path).notes / "calls").read_text().splitlines()
-    asked = [call for call in calls if "{.data.token}" in call or call == "slept 1"]
-    assert asked == [asked[0], "slept 1", asked[0]]
+    polls = [call for call in calls if "{.data.token}" in call or call == "slept 1"]
+    assert polls == [polls[0], "slept 1", polls[0]]
     empty = ran(tmp_path, TOKEN="")
     assert (empty.code, (empty.notes / "calls").read_text().count("slept 1")) == (2, 31)
     assert "not in tensile-token" in empty.err
@@ -146,18 +148,18 @@ def test_a_failed_step_is_the_last_one(tmp_path: Path, step: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("step", "words"),
+    ("step", "message"),
     [
         ("config view", "server: LOWER has no server"),
         ("ca\\.crt", "authority: not in tensile-token"),
         ("base64decode", "token: not in tensile-token"),
     ],
 )
-def test_an_empty_answer_is_named_and_not_used(tmp_path: Path, step: str, words: str) -> None:
+def test_an_empty_answer_is_named_and_not_used(tmp_path: Path, step: str, message: str) -> None:
     """Kubectl exits successfully even if it prints nothing."""
     done = ran(tmp_path, step, "exit 0")
     assert done.code != 0
-    assert words in done.err
+    assert message in done.err
     assert {path.name for path in done.notes.iterdir()} == {"calls"}
 
 

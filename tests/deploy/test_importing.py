@@ -31,8 +31,8 @@ def converted(case: str) -> Imported:
     """Return the result of a case of the corpus."""
     files = sorted(path for path in (CORPUS / case).iterdir() if path.name not in (TOPOLOGY, NOTES, COMMAND))
     command = CORPUS / case / COMMAND
-    words = shlex.split(command.read_text()) if command.exists() else []
-    return imported([Source(path.name, path.read_bytes()) for path in files], words)
+    arguments = shlex.split(command.read_text()) if command.exists() else []
+    return imported([Source(path.name, path.read_bytes()) for path in files], arguments)
 
 
 def of(text: str, name: str = "input.yaml") -> Imported:
@@ -94,9 +94,9 @@ def assert_ordered(found: object, example: object) -> None:
 def test_no_secret_of_the_input_is_in_the_output(case: str) -> None:
     """Secrets of the corpus contain a unique word, which is searched in plain text and in base64."""
     found = converted(case)
-    said = found.text + "".join(found.lines())
-    assert "SECRET" not in said
-    assert "U0VDUkVU" not in said
+    output = found.text + "".join(found.lines())
+    assert "SECRET" not in output
+    assert "U0VDUkVU" not in output
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -237,10 +237,10 @@ PLACES = {
 def test_an_unreadable_input_is_refused_with_its_position(case: str) -> None:
     """The error has file, document and path, but no content, which may be secret."""
     data, expected = HOSTILE[case]
-    said = refusal(data)
-    assert said.startswith("input.yaml")
-    assert (expected or PLACES[case]) in said
-    assert "SECRET" not in said
+    message = refusal(data)
+    assert message.startswith("input.yaml")
+    assert (expected or PLACES[case]) in message
+    assert "SECRET" not in message
 
 
 @pytest.mark.parametrize(
@@ -260,8 +260,8 @@ def test_quotes_may_span_lines_and_be_unbalanced_in_unrelated_text(script: str, 
 def test_an_unreadable_policy_is_reported_with_its_configmap() -> None:
     """The error also has the line within the policy."""
     text = (CORPUS / "descheduler-in-the-cluster" / "descheduler.yaml").read_text()
-    said = refusal(text.replace("    strategies:", "    strategies: [").encode())
-    assert said.startswith('input.yaml:5:16: document 1: data["policy.yaml"]: in its line 3: not valid YAML')
+    message = refusal(text.replace("    strategies:", "    strategies: [").encode())
+    assert message.startswith('input.yaml:5:16: document 1: data["policy.yaml"]: in its line 3: not valid YAML')
 
 
 def test_inputs_without_known_programs_are_named() -> None:

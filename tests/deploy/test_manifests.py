@@ -34,12 +34,12 @@ def test_files_that_are_no_longer_rendered_are_removed(tmp_path: Path) -> None:
     """Folders of lower clusters are removed too; the result equals a first rendering of the smaller topology."""
     whole, little = setup(**TOPOLOGIES["whole"]), setup(**TOPOLOGIES["little"])
     written(whole, tmp_path / "a", "topology.yaml")
-    said = written(little, tmp_path / "a", "topology.yaml")
+    output = written(little, tmp_path / "a", "topology.yaml")
     written(little, tmp_path / "b", "topology.yaml")
     assert held(tmp_path / "a") == held(tmp_path / "b")
     assert not (tmp_path / "a" / "lowers").exists()
-    assert f"{tmp_path / 'a' / 'storageclass.yaml'}: removed" in said
-    assert f"{tmp_path / 'a' / 'roles.yaml'}: changed" in said
+    assert f"{tmp_path / 'a' / 'storageclass.yaml'}: removed" in output
+    assert f"{tmp_path / 'a' / 'roles.yaml'}: changed" in output
 
 
 def test_other_files_are_kept(tmp_path: Path) -> None:
@@ -60,12 +60,12 @@ def test_a_foreign_file_with_a_rendered_name_is_an_error_before_any_write(tmp_pa
     with pytest.raises(TensileError) as refusal:
         written(setup(), tmp_path, "elsewhere/topology.yaml")
     assert held(tmp_path) == {"engine.yaml": MINE, "topology.yaml": MINE}
-    told = str(refusal.value).splitlines()
-    assert [line.split(": ")[0] for line in told[:-1]] == [
+    error_lines = str(refusal.value).splitlines()
+    assert [line.split(": ")[0] for line in error_lines[:-1]] == [
         str(tmp_path / "engine.yaml"),
         str(tmp_path / "topology.yaml"),
     ]
-    assert told[-1].startswith("nothing was written")
+    assert error_lines[-1].startswith("nothing was written")
 
 
 def test_the_directorys_own_topology_is_not_changed(tmp_path: Path) -> None:
@@ -165,8 +165,8 @@ def test_an_entry_that_is_no_regular_file_is_an_error_only_if_its_name_is_needed
     assert f"{tmp_path / 'storageclass.yaml'}: a symbolic link, or not a regular file" in refused(setup(), tmp_path)
     (tmp_path / "lowers" / "lower-c").write_text(MINE)
     lowers = [lower("lower-c")]
-    told = refused(setup(lowers=lowers, controllers=[]), tmp_path)
-    assert told.count(f"{tmp_path / 'lowers' / 'lower-c'}: a symbolic link, or not a directory") == 1
+    error = refused(setup(lowers=lowers, controllers=[]), tmp_path)
+    assert error.count(f"{tmp_path / 'lowers' / 'lower-c'}: a symbolic link, or not a directory") == 1
 
 
 def test_a_copy_under_another_name_is_kept(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import yaml
-from setupkit import ALL, TOPOLOGIES, applied, lower, one, read, setup, text
+from setupkit import ALL, TOPOLOGIES, applied, lower, only_object, parse_rendered, setup, text
 
 import tensile
 from tensile.deploy.manifests import (
@@ -29,7 +29,7 @@ EVERY = pytest.mark.parametrize("fields", TOPOLOGIES.values(), ids=TOPOLOGIES)
 
 def pod(found: Setup) -> Manifest:
     """Return the template of the engine's pods."""
-    return one(applied(found), "Deployment")["spec"]["template"]
+    return only_object(applied(found), "Deployment")["spec"]["template"]
 
 
 def container(found: Setup) -> Manifest:
@@ -48,7 +48,7 @@ def called(found: Setup) -> set[int]:
 
 def allowed(found: Setup) -> set[int]:
     """Return the ports that the NetworkPolicy opens to callers."""
-    (rule,) = one(applied(found), "NetworkPolicy")["spec"]["ingress"]
+    (rule,) = only_object(applied(found), "NetworkPolicy")["spec"]["ingress"]
     assert set(rule) == {"ports"}, "all callers"
     return {port for row in rule["ports"] for port in range(row["port"], row.get("endPort", row["port"]) + 1)}
 
@@ -58,7 +58,7 @@ def test_every_port_of_the_engine_is_open(fields: dict[str, Any]) -> None:
     """The policy does not restrict egress, because lower clusters may be anywhere."""
     found = setup(**fields)
     assert called(found) <= allowed(found)
-    assert one(applied(found), "NetworkPolicy")["spec"]["policyTypes"] == ["Ingress"]
+    assert only_object(applied(found), "NetworkPolicy")["spec"]["policyTypes"] == ["Ingress"]
 
 
 def test_ports_of_later_lower_clusters_are_open() -> None:
@@ -80,21 +80,21 @@ def test_all_objects_agree(fields: dict[str, Any]) -> None:
     for service in (each for each in objects if each["kind"] == "Service"):
         assert dict(service["spec"]["selector"]).items() <= {**labels, LEADS: found.topology.name}.items()
         assert all(port["targetPort"] in ports for port in service["spec"]["ports"])
-    budget, policy = one(objects, "PodDisruptionBudget"), one(objects, "NetworkPolicy")
+    budget, policy = only_object(objects, "PodDisruptionBudget"), only_object(objects, "NetworkPolicy")
     assert budget["spec"]["selector"] == {"matchLabels": labels}
     assert policy["spec"]["podSelector"] == {"matchLabels": labels}
-    assert one(objects, "Deployment")["spec"]["selector"] == {"matchLabels": labels}
+    assert only_object(objects, "Deployment")["spec"]["selector"] == {"matchLabels": labels}
     assert len(set(ports.values())) == len(ports)
     for probe in ("livenessProbe", "readinessProbe"):
         assert ports[container(found)[probe]["httpGet"]["port"]] == int(container(found)["args"][-1])
-    assert pod(found)["spec"]["serviceAccountName"] == one(objects, "ServiceAccount")["metadata"]["name"]
+    assert pod(found)["spec"]["serviceAccountName"] == only_object(objects, "ServiceAccount")["metadata"]["name"]
 
 
 @EVERY
 def test_the_engine_finds_its_topology(fields: dict[str, Any]) -> None:
     """The argument names the rendered ConfigMap, whose text is valid for that mode."""
     found = setup(**fields)
-    held = one(applied(found), "ConfigMap")
+    held = only_object(applied(found), "ConfigMap")
     assert parse(held["data"][CONFIGMAP_KEY], configmap_mode=True) == found.topology
     args = container(found)["args"]
     assert args[:2] == ["run", "--configmap"]
@@ -114,16 +114,16 @@ def test_the_webhooks_service_has_the_name_of_its_certificate() -> None:
     for fields in (TOPOLOGIES["whole"], TOPOLOGIES["ports"]):
         found = setup(**fields)
         name = names_of(found.topology.webhook)[0].removesuffix(".tensile.svc")
-        (port,) = one(applied(found), "Service", name)["spec"]["ports"]
+        (port,) = only_object(applied(found), "Service", name)["spec"]["ports"]
         assert (port["port"], port["targetPort"]) == (443, "webhook")
 
 
 def test_the_extenders_service_selects_the_leading_pod() -> None:
     """The scheduler's configuration has the Service's port and the command that shows its address."""
     found = setup(**TOPOLOGIES["whole"])
-    service = one(applied(found), "Service", "tensile-extender")
+    service = only_object(applied(found), "Service", "tensile-extender")
     assert service["spec"]["selector"][LEADS] == "demo"
-    (configuration,) = read(found, "scheduler-extender.yaml")
+    (configuration,) = parse_rendered(found, "scheduler-extender.yaml")
     (extender,) = configuration["extenders"]
     assert extender["urlPrefix"].endswith(f":{service['spec']['ports'][0]['port']}")
     assert "get service tensile-extender" in manifest_files(found)["scheduler-extender.yaml"]
@@ -135,11 +135,11 @@ def test_the_schedulers_configuration_is_rendered_before_the_extender_is_enabled
     name = "scheduler-extender.yaml"
     early, late = setup(), setup(namespace="ops", extender={"enabled": True, "port": 9999})
     assert "this topology does not enable the extender" in manifest_files(early)[name]
-    assert read(early, name)[0]["kind"] == "KubeSchedulerConfiguration"
+    assert parse_rendered(early, name)[0]["kind"] == "KubeSchedulerConfiguration"
     assert "not enable" not in manifest_files(late)[name]
-    assert read(late, name)[0]["extenders"][0]["urlPrefix"].endswith(":9999")
+    assert parse_rendered(late, name)[0]["extenders"][0]["urlPrefix"].endswith(":9999")
     assert "kubectl -n ops get service tensile-extender" in manifest_files(late)[name]
-    assert all(name not in read(found, "kustomization.yaml")[0]["resources"] for found in (early, late))
+    assert all(name not in parse_rendered(found, "kustomization.yaml")[0]["resources"] for found in (early, late))
 
 
 @EVERY
@@ -154,8 +154,8 @@ def test_the_engines_file_names_the_port_that_a_topology_must_not_use() -> None:
     """The port of probes is in the Deployment, and users edit the topology without it."""
     for fields in TOPOLOGIES.values():
         found = setup(**fields)
-        words = f"Port {container(found)['args'][-1]} is for the probes: do not use it in the topology."
-        assert words in manifest_files(found)["engine.yaml"].replace("\n# ", " ")
+        message = f"Port {container(found)['args'][-1]} is for the probes: do not use it in the topology."
+        assert message in manifest_files(found)["engine.yaml"].replace("\n# ", " ")
 
 
 def test_the_pods_never_run_on_a_virtual_node() -> None:
@@ -180,9 +180,11 @@ def test_all_objects_are_in_the_given_namespace() -> None:
     elsewhere = {"kube-node-lease", "kube-system"}
     places = {each["metadata"].get("namespace") for each in applied(found)}
     assert places == {None, "ops", *elsewhere}
-    below = list(yaml.safe_load_all(lower_stream(found, "lower-a", "tensile manifests")))
-    assert {each["metadata"].get("namespace") for each in below} == {None, "ops"}
-    assert {one(objects, "Namespace")["metadata"]["name"] for objects in (applied(found), below)} == {"ops"}
+    lower_objects = list(yaml.safe_load_all(lower_stream(found, "lower-a", "tensile manifests")))
+    assert {each["metadata"].get("namespace") for each in lower_objects} == {None, "ops"}
+    assert {only_object(objects, "Namespace")["metadata"]["name"] for objects in (applied(found), lower_objects)} == {
+        "ops"
+    }
 
 
 def test_a_lower_cluster_gets_the_rights_of_its_own_controllers() -> None:
@@ -191,13 +193,15 @@ def test_a_lower_cluster_gets_the_rights_of_its_own_controllers() -> None:
     found = setup(lowers=lowers)
     rights = []
     for name in "ab":
-        objects = read(found, f"lowers/{name}/access.yaml")
-        rights.append({resource for rule in one(objects, "ClusterRole")["rules"] for resource in rule["resources"]})
-        token = one(objects, "Secret")
+        objects = parse_rendered(found, f"lowers/{name}/access.yaml")
+        rights.append(
+            {resource for rule in only_object(objects, "ClusterRole")["rules"] for resource in rule["resources"]}
+        )
+        token = only_object(objects, "Secret")
         account = token["metadata"]["annotations"]["kubernetes.io/service-account.name"]
         assert (token["type"], account) == (
             "kubernetes.io/service-account-token",
-            one(objects, "ServiceAccount")["metadata"]["name"],
+            only_object(objects, "ServiceAccount")["metadata"]["name"],
         )
     assert rights[0] - rights[1] >= {"services", "persistentvolumeclaims"}
 
@@ -224,7 +228,7 @@ def test_an_unknown_lower_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wishes", "words"),
+    ("wishes", "message"),
     [
         (RenderOptions("kube-system", None), "--namespace kube-system: other pods use it"),
         (RenderOptions("default", None), "--namespace default: other pods use it"),
@@ -234,11 +238,11 @@ def test_an_unknown_lower_is_refused() -> None:
         (RenderOptions("tensile", "a b"), "--image 'a b': not an image name"),
     ],
 )
-def test_invalid_options_are_refused(wishes: RenderOptions, words: str) -> None:
+def test_invalid_options_are_refused(wishes: RenderOptions, message: str) -> None:
     """The error names the option; strict Pod Security would affect other pods in a shared namespace."""
     with pytest.raises(TensileError) as refusal:
         rendering(text().encode(), "topology.yaml", wishes)
-    assert str(refusal.value).startswith(words)
+    assert str(refusal.value).startswith(message)
 
 
 def test_a_secret_that_two_lowers_share_is_announced_before_the_commands() -> None:

@@ -66,8 +66,8 @@ def names_in(expression: str) -> set[str]:
     """Return the names of metrics in a query."""
     bare = re.sub(r"\{[^}]*\}", "", STRINGS_AND_RANGES.sub("", expression))
     bare = GROUPING.sub("", bare)
-    words = re.findall(r"(?<![\w.])[a-zA-Z_:]\w*\b(?!\s*\()", bare)
-    return {word for word in words if word not in WORDS}
+    names = re.findall(r"(?<![\w.])[a-zA-Z_:]\w*\b(?!\s*\()", bare)
+    return {word for word in names if word not in WORDS}
 
 
 @pytest.mark.parametrize(("title", "expression"), list(expressions()))

@@ -132,7 +132,7 @@ def test_a_usable_topology_is_parsed_as_any_other(fields: dict[str, Any]) -> Non
 def test_a_section_without_remaining_fields_is_removed_completely(fields: str, advice: list[str]) -> None:
     """An empty section would be refused, because it is no mapping."""
     assert [line.split("; ")[1].partition(":")[0] for line in refused(HEAD + fields)] == [
-        words.partition(":")[0] for words in advice
+        message.partition(":")[0] for message in advice
     ]
 
 
@@ -190,39 +190,41 @@ def test_two_lowers_are_never_advised_to_use_one_secret() -> None:
     theirs = "{name: b, kubeconfigSecret: {namespace: tensile, name: a}}"
     mine = "{name: a, kubeconfig: k}"
     for lowers, line in ((f"- {mine}\n- {theirs}\n", 5), (f"- {theirs}\n- {mine}\n", 6)):
-        (told,) = refused(HEAD + f"lowers:\n{lowers}")
-        assert told.startswith(f"topology.yaml:{line}:")
-        assert told.endswith("write kubeconfigSecret: {namespace: tensile, name: a-2} (another lower uses Secret a)")
-    (told,) = refused(HEAD + f"lowers:\n- {mine}\n- {theirs}\n- {{name: a-2, {theirs[10:]}\n")
-    assert "{namespace: tensile, name: a-3}" in told
-    (told,) = refused(HEAD + f"lowers:\n- {mine}\n- {theirs}\n", "ops")
-    assert told.endswith("write kubeconfigSecret: {namespace: ops, name: a}")
+        (error,) = refused(HEAD + f"lowers:\n{lowers}")
+        assert error.startswith(f"topology.yaml:{line}:")
+        assert error.endswith("write kubeconfigSecret: {namespace: tensile, name: a-2} (another lower uses Secret a)")
+    (error,) = refused(HEAD + f"lowers:\n- {mine}\n- {theirs}\n- {{name: a-2, {theirs[10:]}\n")
+    assert "{namespace: tensile, name: a-3}" in error
+    (error,) = refused(HEAD + f"lowers:\n- {mine}\n- {theirs}\n", "ops")
+    assert error.endswith("write kubeconfigSecret: {namespace: ops, name: a}")
 
 
 def test_names_that_look_like_numbers_are_quoted() -> None:
     """The suggested text is the same string for every YAML parser."""
-    (told,) = refused(HEAD + "lowers: [{name: '012', kubeconfig: k}]\n")
-    assert told.endswith('write kubeconfigSecret: {namespace: tensile, name: "012"}')
+    (error,) = refused(HEAD + "lowers: [{name: '012', kubeconfig: k}]\n")
+    assert error.endswith('write kubeconfigSecret: {namespace: tensile, name: "012"}')
 
 
 def test_a_webhook_service_of_another_namespace_is_refused() -> None:
     """A Service selects only pods of its own namespace."""
     file = HEAD + "lowers: []\nwebhook: {enabled: true, service: {namespace: ops, name: hook}}\n"
-    (told,) = refused(file)
-    assert told.endswith("runs in tensile; write namespace: tensile, or use --namespace ops")
+    (error,) = refused(file)
+    assert error.endswith("runs in tensile; write namespace: tensile, or use --namespace ops")
     assert accepted(file, "ops").webhook.service == parse(file).webhook.service
 
 
 @pytest.mark.parametrize("name", ["tensile-extender", "tensile-metrics"])
 def test_a_webhook_service_with_the_name_of_another_service_is_refused(name: str) -> None:
     """One object would replace the other, and its ports would lead nowhere."""
-    (told,) = refused(HEAD + f"lowers: []\nwebhook: {{enabled: true, service: {{namespace: tensile, name: {name}}}}}\n")
-    assert told.startswith("topology.yaml:5:")
-    assert told.endswith(f"{name} is another Service of the engine; write name: tensile-webhook, or another name")
+    (error,) = refused(
+        HEAD + f"lowers: []\nwebhook: {{enabled: true, service: {{namespace: tensile, name: {name}}}}}\n"
+    )
+    assert error.startswith("topology.yaml:5:")
+    assert error.endswith(f"{name} is another Service of the engine; write name: tensile-webhook, or another name")
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("fields", "warning"),
     [
         (
             "lowers: []\n",
@@ -234,10 +236,10 @@ def test_a_webhook_service_with_the_name_of_another_service_is_refused(name: str
         ),
     ],
 )
-def test_unreachable_metrics_are_a_warning(fields: str, told: str) -> None:
+def test_unreachable_metrics_are_a_warning(fields: str, warning: str) -> None:
     """Metrics need no credential, so users are not forced to expose them."""
     (found,) = warned(HEAD + fields)
-    assert found.startswith(f"topology.yaml:{told}")
+    assert found.startswith(f"topology.yaml:{warning}")
 
 
 OPEN = "telemetry: {bind: 0.0.0.0}\n"
@@ -264,7 +266,7 @@ A, B = "{name: a, kubeconfigSecret: {namespace: n, name: a}}", "{name: b, kubeco
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("fields", "warnings"),
     [
         ("lowers: []\nwebhook: {enabled: true, port: 443, service: {namespace: tensile, name: h}}\n", ["webhook.port"]),
         ("lowers: []\nwebhook: {enabled: false, port: 443}\n", []),
@@ -275,10 +277,10 @@ A, B = "{name: a, kubeconfigSecret: {namespace: n, name: a}}", "{name: b, kubeco
         (f"lowers: [{A}]\nlowerDefaults: {{node: {{kubeletPort: 80}}}}\n", ["lowerDefaults.node.kubeletPort"]),
     ],
 )
-def test_a_used_port_below_1024_is_a_warning(fields: str, told: list[str]) -> None:
+def test_a_used_port_below_1024_is_a_warning(fields: str, warnings: list[str]) -> None:
     """Each setting is reported once; some runtimes allow such ports, and with others the engine would fail."""
     found = warned(HEAD + fields + OPEN)
-    assert [line.split(": ")[1] for line in found] == told
+    assert [line.split(": ")[1] for line in found] == warnings
     assert all(LOW in line for line in found)
     assert all(": its Service listens on 443 in any case" in line for line in found if "webhook" in line)
 
@@ -289,7 +291,7 @@ def test_a_port_of_metrics_below_1024_is_a_warning() -> None:
     assert line == f"topology.yaml:5:34: telemetry.port: {LOW}"
 
 
-def below(namespace: str = NAMESPACE, **fields: Any) -> str:
+def lower_manifests(namespace: str = NAMESPACE, **fields: Any) -> str:
     """Return the manifests that give the engine access to lower-a; the topology may be a machine's."""
     wishes = RenderOptions(namespace, None)
     setup = rendering(text(**fields).encode(), "topology.yaml", wishes, for_lower=True)
@@ -303,22 +305,22 @@ def test_access_to_a_lower_cluster_does_not_depend_on_where_the_engine_runs() ->
     """
     machine = {"lowers": [{"name": "lower-a", "kubeconfig": "k", "context": "c"}], "upper": {"kubeconfig": "u"}}
     machine |= {"kubelet": {"tlsCertFile": "c", "tlsKeyFile": "k", "clientCAFile": "a"}}
-    pod = below(lowers=[lower("lower-a", context="c")])
+    pod = lower_manifests(lowers=[lower("lower-a", context="c")])
     advice = "# kubeconfigSecret: {namespace: tensile, name: lower-a}\n"
-    told, _, rest = below(**machine).partition(advice)
-    assert told.splitlines()[1] == (
+    before, _, rest = lower_manifests(**machine).partition(advice)
+    assert before.splitlines()[1] == (
         "# The topology names a kubeconfig file. For an engine in a pod, replace it by this Secret:"
     )
-    assert told.splitlines()[0] + "\n" + rest == pod
+    assert before.splitlines()[0] + "\n" + rest == pod
     assert "-n tensile create secret generic lower-a --from-file=kubeconfig=/dev/stdin" in rest
-    assert "-n ops create secret generic lower-a --from" in below("ops", **machine)
+    assert "-n ops create secret generic lower-a --from" in lower_manifests("ops", **machine)
 
 
 def test_the_secret_of_another_lower_is_not_overwritten_for_a_machine() -> None:
     """The commands would replace its kubeconfig; a key from lowerDefaults is used for the new Secret."""
     defaults = {"kubeconfigSecret": {"namespace": NAMESPACE, "key": "config"}}
     lowers = [{"name": "lower-a", "kubeconfig": "k"}, {"name": "b", "kubeconfigSecret": {"name": "lower-a"}}]
-    found = below(lowers=lowers, lowerDefaults=defaults)
+    found = lower_manifests(lowers=lowers, lowerDefaults=defaults)
     assert "# kubeconfigSecret: {namespace: tensile, name: lower-a-2}\n" in found
     assert "-n tensile create secret generic lower-a-2 --from-file=config=/dev/stdin" in found
 

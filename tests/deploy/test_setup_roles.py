@@ -38,17 +38,17 @@ def little() -> Topology:
     return parse(orjson.dumps(file).decode(), name="topology.yaml")
 
 
-def above(topology: Topology) -> list[Manifest]:
+def upper_objects(topology: Topology) -> list[Manifest]:
     """Return the objects for the upper cluster."""
     return upper_roles(topology, namespace="tensile")
 
 
-def below(topology: Topology) -> list[Manifest]:
+def lower_objects(topology: Topology) -> list[Manifest]:
     """Return the objects for the lower cluster."""
     return lower_roles(topology.lowers[0], topology=topology.name, namespace="tensile")
 
 
-SIDES = {"upper": above, "lower": below}
+SIDES = {"upper": upper_objects, "lower": lower_objects}
 TOPOLOGIES = {"whole": whole, "little": little}
 
 
@@ -67,10 +67,10 @@ def test_the_objects_are_as_recorded(side: str, extent: str) -> None:
 def test_the_roles_grant_exactly_the_listed_permissions(extent: str) -> None:
     """Each verb on each resource is compared with its namespace and object name."""
     topology = TOPOLOGIES[extent]()
-    place = ConfigMapKey("tensile", "topology")
-    rights = upper_rights(topology, place=place, takes_turns=True, namespace="tensile")
-    assert granted(above(topology)) == listed(rights)
-    assert granted(below(topology)) == listed(lower_rights(topology.lowers[0]))
+    configmap_key = ConfigMapKey("tensile", "topology")
+    rights = upper_rights(topology, place=configmap_key, takes_turns=True, namespace="tensile")
+    assert granted(upper_objects(topology)) == listed(rights)
+    assert granted(lower_objects(topology)) == listed(lower_rights(topology.lowers[0]))
 
 
 def granted(objects: Iterable[Manifest]) -> Granted:

@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 import orjson
 import pytest
-from picturekit import NOW, above, below, picture, sight, topology, two_nodes
-from placekit import claim, node, pod, space, using, volume
+from placekit import claim, make_namespace, node, pod, spec_with_claims, volume
+from snapshotkit import NOW, cluster_snapshot, fleet_snapshot, make_lower_pod, make_upper_pod, topology, two_nodes
 
 from tensile.diagnostics.cluster_snapshot import KINDS, ClusterSnapshot, parse_snapshot, pruned
 from tensile.errors import TensileError
@@ -33,14 +33,14 @@ def talkative() -> dict[str, Any]:
     spec = {
         "containers": [container],
         "initContainers": [container | {"name": "init"}],
-        "volumes": [{"name": "s", "secret": {"secretName": SECRET}}, *using("data")["volumes"]],
+        "volumes": [{"name": "s", "secret": {"secretName": SECRET}}, *spec_with_claims("data")["volumes"]],
         "nodeSelector": {"a": "b"},
         "hostAliases": [{"ip": "1.1.1.1", "hostnames": [SECRET]}],
     }
     made = pod(spec=spec, on="n", annotations={"note": SECRET, UPPER_UID: "u"}, managedFields=[{"manager": SECRET}])
     ended = {"name": "main", "state": {"terminated": {"message": SECRET}}, "resources": {"requests": {"cpu": "2"}}}
-    told = {"type": "PodResizePending", "status": "True", "reason": "Deferred", "message": SECRET}
-    status = {"phase": "Running", "message": SECRET, "containerStatuses": [ended], "conditions": [told]}
+    condition = {"type": "PodResizePending", "status": "True", "reason": "Deferred", "message": SECRET}
+    status = {"phase": "Running", "message": SECRET, "containerStatuses": [ended], "conditions": [condition]}
     return made | {"status": status}
 
 
@@ -76,7 +76,7 @@ def test_a_snapshot_keeps_the_fields_of_nodes_claims_and_volumes_that_placement_
 def test_a_snapshot_without_a_pod_does_not_count_its_requests() -> None:
     """A pod that is already on a node must not reduce the capacity that it is checked against."""
     there = pod(spec={"containers": [{"name": "m", "resources": {"requests": {"cpu": "4"}}}]}, on="n", uid="me")
-    found = sight("lower-a", (NODE, node("n")), (POD, there), (NAMESPACE, space("default")))
+    found = cluster_snapshot("lower-a", (NODE, node("n")), (POD, there), (NAMESPACE, make_namespace("default")))
     wanted = pod_of(there)
     assert not examine(wanted, found.snapshot()).fits
     assert examine(wanted, found.snapshot("me")).fits
@@ -84,9 +84,11 @@ def test_a_snapshot_without_a_pod_does_not_count_its_requests() -> None:
 
 def test_a_snapshot_is_the_same_after_it_is_saved_and_read() -> None:
     """The clusters, their errors, the owner and the lower pods are the same."""
-    web = above(spec={"nodeName": "lower-a"})
-    before = picture(
-        [(POD, web)], two_nodes("lower-a", (POD, below(web, "lower-a-1"))), sight("lower-b", trouble="away")
+    web = make_upper_pod(spec={"nodeName": "lower-a"})
+    before = fleet_snapshot(
+        [(POD, web)],
+        two_nodes("lower-a", (POD, make_lower_pod(web, "lower-a-1"))),
+        cluster_snapshot("lower-b", error="away"),
     )
     after = parse_snapshot(before.to_bytes(), topology(), NOW, "file")
     assert after.to_bytes() == before.to_bytes()
@@ -97,7 +99,7 @@ def test_a_snapshot_is_the_same_after_it_is_saved_and_read() -> None:
 
 def test_a_lower_that_is_absent_from_the_snapshot_has_an_error() -> None:
     """The state of a lower of the topology that the snapshot does not contain is not known."""
-    found = picture([], two_nodes("lower-a"))
+    found = fleet_snapshot([], two_nodes("lower-a"))
     assert found.lowers["lower-b"].trouble == "the snapshot does not have this cluster"
 
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import orjson
 import pytest
-from picturekit import NOW, above, picture, sight, two_nodes
-from placekit import space
-from worldkit import written
+from placekit import make_namespace
+from snapshotkit import NOW, cluster_snapshot, fleet_snapshot, make_upper_pod, two_nodes
+from worldkit import with_managed_fields
 
 from tensile.diagnostics.cluster_snapshot import FleetSnapshot, UpperObject
 from tensile.diagnostics.explain_objects import (
@@ -49,12 +49,12 @@ SELECTED = "volume.kubernetes.io/selected-node"
 Objects = tuple[tuple[Kind, Manifest], ...]
 
 
-def seen(upper: Objects = (), a: Objects = (), trouble: str = "", **fields: Any) -> FleetSnapshot:
+def seen(upper: Objects = (), a: Objects = (), error: str = "", **fields: Any) -> FleetSnapshot:
     """Make a snapshot with these objects in the upper cluster and in lower-a; lower-b has none."""
-    first = sight("lower-a", trouble=trouble) if trouble else two_nodes("lower-a")
+    first = cluster_snapshot("lower-a", error=error) if error else two_nodes("lower-a")
     for kind, manifest in a:
         first.objects.setdefault(kind.plural, []).append(manifest)
-    found = picture([], first, two_nodes("lower-b"), **fields)
+    found = fleet_snapshot([], first, two_nodes("lower-b"), **fields)
     for kind, manifest in upper:
         found.upper.objects.setdefault(kind.plural, []).append(manifest)
     return found
@@ -70,7 +70,7 @@ def virtual_node(*conditions: tuple[str, str], **fields: Any) -> Manifest:
     given = [
         {"type": kind, "status": status, "reason": "Because", "message": "it is so"} for kind, status in conditions
     ]
-    return written({"metadata": meta, "spec": fields, "status": {"conditions": given}})
+    return with_managed_fields({"metadata": meta, "spec": fields, "status": {"conditions": given}})
 
 
 def lease(seconds: float = 5) -> Manifest:
@@ -81,14 +81,14 @@ def lease(seconds: float = 5) -> Manifest:
 
 def of_node(node: Manifest, leased: Manifest | None = None, **fields: Any) -> tuple[str, str]:
     """Return the sentence about a node, and the first advice."""
-    asked = UpperObject(node, [], lease() if leased is None else leased)
-    document = explained_node("lower-a", asked, seen(**fields))
+    upper_object = UpperObject(node, [], lease() if leased is None else leased)
+    document = explained_node("lower-a", upper_object, seen(**fields))
     return document["why"], document["advice"][0]
 
 
 def test_a_healthy_node_is_ready_with_its_number_of_pods() -> None:
     """The advice is that nothing has to be done."""
-    bound = (POD, above(spec={"nodeName": "lower-a"}))
+    bound = (POD, make_upper_pod(spec={"nodeName": "lower-a"}))
     why, advice = of_node(virtual_node(("Ready", "True"), ("LowerReachable", "True")), upper=(bound,))
     assert why == "it is Ready with 1 pod"
     assert advice.startswith("nothing has to be done: ")
@@ -151,9 +151,9 @@ def test_a_bad_condition_of_a_node_is_reported_with_advice(condition: str, statu
     """The sentence has the status, the reason and the message of the condition."""
     well = [("Ready", "True"), ("DeletionsBlocked", "False"), ("LowerReachable", "True")]
     others = [one for one in well if one[0] != condition]
-    why, told = of_node(virtual_node(*others, (condition, status)))
+    why, shown_advice = of_node(virtual_node(*others, (condition, status)))
     assert why == f"condition {condition} is {status}: Because: it is so"
-    assert told.startswith(advice)
+    assert shown_advice.startswith(advice)
 
 
 def test_two_engines_that_renew_the_same_lease_are_reported() -> None:
@@ -186,7 +186,7 @@ def test_a_cordoned_node_is_explained_by_who_cordoned_it() -> None:
 def test_a_drained_node_with_pods_gets_the_advice_to_explain_the_pods() -> None:
     """Each of these pods may have another reason to stay."""
     node = virtual_node(("Ready", "True"), unschedulable=True, annotations={CORDONED_BY: "maintenance-drain"})
-    why, advice = of_node(node, upper=((POD, above(spec={"nodeName": "lower-a"})),))
+    why, advice = of_node(node, upper=((POD, make_upper_pod(spec={"nodeName": "lower-a"})),))
     assert why == "it is cordoned by the engine (maintenance-drain), with 1 pod"
     assert advice.startswith("`tensile explain pod` says of each pod why it stays; to end the maintenance, remove")
 
@@ -214,7 +214,7 @@ def test_a_node_that_advertises_no_cpu_is_explained() -> None:
 
 def test_a_lower_that_the_command_cannot_read_is_reported_for_a_ready_node() -> None:
     """The command reads the lower itself, so it may fail although the engine reaches the lower."""
-    why, advice = of_node(virtual_node(("Ready", "True")), trouble="no answer")
+    why, advice = of_node(virtual_node(("Ready", "True")), error="no answer")
     assert why == "this command cannot read its lower cluster: no answer"
     assert advice.startswith("run `tensile doctor`")
 
@@ -243,13 +243,13 @@ FAST = (
     STORAGE_CLASS,
     {"metadata": {"name": "fast"}, "provisioner": PROVISIONER, "volumeBindingMode": "WaitForFirstConsumer"},
 )
-USER = above(spec={"volumes": [{"name": "d", "persistentVolumeClaim": {"claimName": "data"}}]})
+USER = make_upper_pod(spec={"volumes": [{"name": "d", "persistentVolumeClaim": {"claimName": "data"}}]})
 BOUND_USER = {**USER, "spec": {**USER["spec"], "nodeName": "lower-a"}}
 
 
-def of_claim(asked: Manifest, *upper: tuple[Kind, Manifest], **fields: Any) -> tuple[str, str]:
+def of_claim(upper_claim: Manifest, *upper: tuple[Kind, Manifest], **fields: Any) -> tuple[str, str]:
     """Return the sentence about a claim, and the first advice."""
-    document = explained_claim(UpperObject(asked, [], {}), seen(upper=(FAST, *upper), **fields))
+    document = explained_claim(UpperObject(upper_claim, [], {}), seen(upper=(FAST, *upper), **fields))
     return document["why"], document["advice"][0]
 
 
@@ -258,7 +258,7 @@ def test_a_bound_claim_is_explained_by_the_lower_that_has_its_data() -> None:
     volume = (VOLUME, {"metadata": {"name": "pv", "annotations": {LOWER: "lower-a"}}, "spec": {}})
     bound = claim("Bound", volumeName="pv")
     assert of_claim(bound, volume)[0] == "it is bound to volume pv, whose data is in lower lower-a"
-    why, advice = of_claim(bound, volume, trouble="no answer")
+    why, advice = of_claim(bound, volume, error="no answer")
     assert why.endswith("which cannot be read: no answer")
     assert advice.startswith("run `tensile doctor`")
     assert of_claim(bound)[0] == "it is bound to volume pv of the upper cluster, which no lower cluster has"
@@ -286,7 +286,7 @@ def test_a_pending_claim_that_no_pod_uses_waits_for_a_pod() -> None:
 def test_the_claim_of_an_ephemeral_volume_is_used_by_its_pod() -> None:
     """The claim's name consists of the names of the pod and of the volume."""
     scratch = {"volumes": [{"name": "scratch", "ephemeral": {"volumeClaimTemplate": {"spec": {}}}}]}
-    why, _ = of_claim(claim(name="web-scratch"), (POD, above(spec=scratch)))
+    why, _ = of_claim(claim(name="web-scratch"), (POD, make_upper_pod(spec=scratch)))
     assert why == "pod default/web uses it and has no virtual node yet"
 
 
@@ -311,13 +311,13 @@ def test_a_pending_claim_of_an_unbound_pod_refers_to_the_pod() -> None:
 @pytest.mark.parametrize("chosen", [True, False])
 def test_a_claim_whose_lower_copy_is_pending_is_explained(*, chosen: bool) -> None:
     """Its lower is that of the selected node, otherwise that of its pod."""
-    asked = claim(meta={"annotations": {SELECTED: "lower-a"}}) if chosen else claim()
+    upper_claim = claim(meta={"annotations": {SELECTED: "lower-a"}}) if chosen else claim()
     user = (POD, USER if chosen else BOUND_USER)
-    copied = (CLAIM, copy_of(asked, status={"phase": "Pending"}, spec={"storageClassName": "fast"}))
-    why, advice = of_claim(asked, user, a=(copied, FAST))
+    copied = (CLAIM, copy_of(upper_claim, status={"phase": "Pending"}, spec={"storageClassName": "fast"}))
+    why, advice = of_claim(upper_claim, user, a=(copied, FAST))
     assert why == "its copy in lower lower-a is Pending there"
     assert advice.startswith("look at it in lower-a: `kubectl describe pvc data`")
-    assert of_claim(asked, user, a=(copied,)) == (
+    assert of_claim(upper_claim, user, a=(copied,)) == (
         "its copy in lower lower-a waits for StorageClass fast, which does not exist there",
         "create it there, or set `storageClasses` of lower-a and create the claim again",
     )
@@ -344,7 +344,7 @@ def test_a_claim_without_a_lower_copy_is_explained() -> None:
         "lower lower-a has a claim of that name that is not the engine's"
     )
     assert of_claim(claim(), user, controllers=["Service"])[0] == "lower lower-a does not mirror claims"
-    assert of_claim(claim(), user, trouble="gone")[0].endswith("in lower lower-a, which cannot be read")
+    assert of_claim(claim(), user, error="gone")[0].endswith("in lower lower-a, which cannot be read")
 
 
 def test_other_problems_of_a_claim_are_explained() -> None:
@@ -353,8 +353,8 @@ def test_other_problems_of_a_claim_are_explained() -> None:
     assert of_claim(ending, (POD, USER))[0].endswith("; pods use it: default/web")
     assert of_claim(ending)[0].endswith("; it has finalizers: a/b")
     assert of_claim(claim("Lost"))[0] == "its volume is lost"
-    said = [{"type": MIRRORED, "status": "False", "reason": "ClaimRetained", "message": "old data"}]
-    assert of_claim(claim(status={"conditions": said}))[0] == "it is not mirrored: ClaimRetained: old data"
+    conditions = [{"type": MIRRORED, "status": "False", "reason": "ClaimRetained", "message": "old data"}]
+    assert of_claim(claim(status={"conditions": conditions}))[0] == "it is not mirrored: ClaimRetained: old data"
     assert of_claim(claim(storageClassName="slow"))[0].startswith("StorageClass slow does not exist")
     nfs = (STORAGE_CLASS, {"metadata": {"name": "nfs"}, "provisioner": "example.com/nfs"})
     assert of_claim(claim(storageClassName="nfs"), nfs)[0].startswith("it waits for provisioner example.com/nfs")
@@ -389,7 +389,7 @@ def endpoints(ready: int, waiting: int = 0, namespace: str = "default") -> tuple
 def serving(*, ready: bool = True, node: str = "lower-a", **labels: str) -> tuple[Kind, Manifest]:
     """Make an upper pod that the Service selects."""
     status = {"conditions": [{"type": "Ready", "status": str(ready)}]}
-    return POD, above(spec={"nodeName": node}, status=status, labels=labels or {"app": "web"})
+    return POD, make_upper_pod(spec={"nodeName": node}, status=status, labels=labels or {"app": "web"})
 
 
 def of_service(service: Manifest, *upper: tuple[Kind, Manifest], **fields: Any) -> tuple[str, str]:
@@ -458,7 +458,7 @@ def test_a_service_that_lower_pods_cannot_use_is_explained() -> None:
     copied = (SERVICE, copy_of(WEB))
     assert of_service(WEB, *upper, a=(copied, endpoints(0, 2)))[0].startswith("its copy in lower lower-a has no ready")
     assert of_service(WEB, *upper, controllers=["PV"])[0] == "lower lower-a does not mirror Services"
-    assert of_service(WEB, *upper, trouble="gone")[0] == "lower lower-a cannot be read: gone"
+    assert of_service(WEB, *upper, error="gone")[0] == "lower lower-a cannot be read: gone"
 
 
 def test_a_copy_of_a_service_counts_only_in_the_mapped_namespace() -> None:
@@ -470,7 +470,7 @@ def test_a_copy_of_a_service_counts_only_in_the_mapped_namespace() -> None:
     placed = {**copied, "metadata": {**copied["metadata"], "namespace": "demo-default"}}
     upper = (serving(), endpoints(1))
     assert "no copy" in of_service(WEB, *upper, a=((SERVICE, copied), endpoints(1)), lowers=lowers)[0]
-    below = ((SERVICE, placed), endpoints(1, namespace="demo-default"), (NAMESPACE, space("demo-default")))
+    below = ((SERVICE, placed), endpoints(1, namespace="demo-default"), (NAMESPACE, make_namespace("demo-default")))
     assert "serves pods in lower-a" in of_service(WEB, *upper, a=below, lowers=lowers)[0]
 
 
@@ -480,8 +480,8 @@ def test_a_copy_of_a_service_counts_only_in_the_mapped_namespace() -> None:
 def test_the_text_of_an_explanation_ends_with_the_advice() -> None:
     """It follows the sentence, a table and the events, whose control characters are escaped."""
     event = {"type": "Warning", "reason": "Odd", "message": "a\x1b[2Jb", "lastTimestamp": "2026-03-01T12:00:00Z"}
-    asked = UpperObject(WEB, [event], {})
-    document = explained_service(asked, seen(upper=(serving(ready=False), endpoints(0, 1))))
+    upper_object = UpperObject(WEB, [event], {})
+    document = explained_service(upper_object, seen(upper=(serving(ready=False), endpoints(0, 1))))
     assert object_text(document) == (
         "Service default/web: its pods are not Ready: default/web.\n"
         "\n"
@@ -500,7 +500,7 @@ def test_the_text_of_an_explanation_ends_with_the_advice() -> None:
 
 def test_the_explanation_of_a_node_has_a_row_for_each_condition() -> None:
     """The row has the reason and the message that the engine wrote."""
-    asked = UpperObject(virtual_node(("Ready", "True")), [], lease())
-    lines = object_text(explained_node("lower-a", asked, seen())).splitlines()
+    upper_object = UpperObject(virtual_node(("Ready", "True")), [], lease())
+    lines = object_text(explained_node("lower-a", upper_object, seen())).splitlines()
     assert lines[2:4] == ["CONDITION   STATUS   DETAIL", "Ready       True     Because: it is so"]
     assert lines[0] == "Node lower-a: it is Ready with 0 pods."

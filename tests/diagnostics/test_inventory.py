@@ -4,7 +4,7 @@ from pathlib import Path
 
 import orjson
 import pytest
-from clikit import Files, refused
+from clikit import Files, run_failing
 
 from tensile.diagnostics.inventory import Inventory, Item, as_json, as_text
 
@@ -38,14 +38,16 @@ def test_json_contains_what_could_not_be_listed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         ((), "127.0.0.1:{port}"),
         (("other",), "list other: no lower cluster of that name; there are below"),
     ],
 )
-def test_list_fails_without_the_upper_or_a_known_lower(tmp_path: Path, arguments: tuple[str, ...], words: str) -> None:
+def test_list_fails_without_the_upper_or_a_known_lower(
+    tmp_path: Path, arguments: tuple[str, ...], message: str
+) -> None:
     """The error names the address of the upper apiserver, or the existing lowers."""
     files = Files(tmp_path)
-    said = refused("list", *arguments, "-f", files.save())
-    assert words.format(port=files.ports[0]) in said
+    error = run_failing("list", *arguments, "-f", files.save())
+    assert message.format(port=files.ports[0]) in error

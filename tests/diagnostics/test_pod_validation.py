@@ -145,12 +145,12 @@ def test_a_changed_field_is_reported_with_its_position_or_is_harmless(
     *, path: tuple[Any, ...], value: Any, gone: bool
 ) -> None:
     """A pod is refused with lines that an editor can jump to, or all code for pods accepts it."""
-    told = worked(changed(path, value, gone=gone))
-    assert all(line.startswith("pod:1:") and line.count(": ") >= 2 for line in told.splitlines())
+    problems = worked(changed(path, value, gone=gone))
+    assert all(line.startswith("pod:1:") and line.count(": ") >= 2 for line in problems.splitlines())
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "words"),
+    ("path", "value", "message"),
     [
         (
             ("spec", "containers", 0, "securityContext", "runAsUser"),
@@ -173,9 +173,9 @@ def test_a_changed_field_is_reported_with_its_position_or_is_harmless(
         (("spec", "affinity", "podAffinity", REQUIRED, 0), {}, f"{REQUIRED}[0]: topologyKey is missing; add it"),
     ],
 )
-def test_the_error_describes_the_mistake_and_the_correction(path: tuple[Any, ...], value: Any, words: str) -> None:
+def test_the_error_describes_the_mistake_and_the_correction(path: tuple[Any, ...], value: Any, message: str) -> None:
     """The message contains the wrong value and what is valid instead."""
-    assert words in worked(changed(path, value))
+    assert message in worked(changed(path, value))
 
 
 def test_all_mistakes_of_a_pod_are_reported_together() -> None:

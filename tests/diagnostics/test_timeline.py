@@ -57,14 +57,14 @@ def lower_pod(*conditions: Manifest, created: int = 2, **status: Any) -> Manifes
 
 def started() -> Traced:
     """Make a pod that became Ready after a slow image pull."""
-    above = upper_pod(condition("PodScheduled", 1), condition("Ready", 15), written=16)
-    below = lower_pod(
+    upper_object = upper_pod(condition("PodScheduled", 1), condition("Ready", 15), written=16)
+    lower_object = lower_pod(
         condition("PodScheduled", 3), condition("Ready", 15), containerStatuses=[running(14)], startTime=at(3)
     )
     pulled = event(13, "Pulled", "pulled in 9 s")
     copied = pulled | {"metadata": {"name": "copy", "annotations": {LOWER: "lower-a"}}}
     bound = event(0, "Scheduled", "to lower-a", eventTime="2026-03-01T12:00:00.700000Z", source={"component": "s"})
-    return Traced(above, [copied, bound], "lower-a", below, [pulled])
+    return Traced(upper_object, [copied, bound], "lower-a", lower_object, [pulled])
 
 
 def steps(document: Manifest) -> list[tuple[str, str | None, float]]:
@@ -139,8 +139,8 @@ def test_a_pod_without_a_lower_pod_waits_since_it_was_bound() -> None:
 
 def test_an_unschedulable_pod_waits_since_its_creation() -> None:
     """The timeline contains the message of the scheduler and since when it holds."""
-    said = condition("PodScheduled", 2, "False", reason="Unschedulable", message="0/2 nodes are available")
-    found = timeline(Traced(upper_pod(said, node=""), []), NOW)
+    unschedulable = condition("PodScheduled", 2, "False", reason="Unschedulable", message="0/2 nodes are available")
+    found = timeline(Traced(upper_pod(unschedulable, node=""), []), NOW)
     assert whats(found) == ["created", "no node yet: 0/2 nodes are available"]
     assert steps(found) == [("created", None, 60)]
     assert found["lower"] is None
@@ -148,9 +148,11 @@ def test_an_unschedulable_pod_waits_since_its_creation() -> None:
 
 def test_the_timeline_of_an_unreadable_lower_pod_is_made_from_the_upper_pod() -> None:
     """The engine copied the times of the lower cluster into the upper pod's status."""
-    above = upper_pod(condition("PodScheduled", 1), condition(LOWER_SCHEDULED, 4), condition("Ready", 9), written=9)
-    above["status"]["containerStatuses"] = [running(8)]
-    found = timeline(Traced(above, [], "lower-a", lower_error="lower-a: denied"), NOW)
+    upper_object = upper_pod(
+        condition("PodScheduled", 1), condition(LOWER_SCHEDULED, 4), condition("Ready", 9), written=9
+    )
+    upper_object["status"]["containerStatuses"] = [running(8)]
+    found = timeline(Traced(upper_object, [], "lower-a", lower_error="lower-a: denied"), NOW)
     assert steps(found) == [
         ("created", "bound", 1), ("bound", "lowerBound", 3), ("lowerBound", "started", 4),
         ("started", "lowerReady", 1), ("lowerReady", "ready", 0),
@@ -168,9 +170,9 @@ def test_the_events_of_an_unreadable_lower_are_the_mirrored_ones() -> None:
 
 def test_different_clocks_of_the_clusters_are_reported() -> None:
     """A lower pod that seems older than its upper pod shows that the clock of its cluster is behind."""
-    below = lower_pod(created=0)
-    below["metadata"]["creationTimestamp"] = "2026-03-01T11:59:50Z"
-    found = timeline(Traced(upper_pod(condition("PodScheduled", 1)), [], "lower-a", below), NOW)
+    lower_object = lower_pod(created=0)
+    lower_object["metadata"]["creationTimestamp"] = "2026-03-01T11:59:50Z"
+    found = timeline(Traced(upper_pod(condition("PodScheduled", 1)), [], "lower-a", lower_object), NOW)
     assert steps(found)[1] == ("bound", "lowerCreated", -11)
     assert any("clocks of the clusters differ" in note for note in found["notes"])
     assert "-10s" in timeline_text(found)
@@ -180,8 +182,8 @@ def test_the_timeline_of_a_restarted_container_has_its_last_two_runs() -> None:
     """The first start is known after one restart, but not after two; Ready is that after the last restart."""
     ended = {"terminated": {"startedAt": at(5), "finishedAt": at(20), "reason": "Error", "exitCode": 3}}
     once = lower_pod(condition("Ready", 31), containerStatuses=[running(30, 1, lastState=ended)])
-    above = upper_pod(condition("PodScheduled", 1), condition("Ready", 31), written=31)
-    found = timeline(Traced(above, [], "lower-a", once), NOW)
+    upper_object = upper_pod(condition("PodScheduled", 1), condition("Ready", 31), written=31)
+    found = timeline(Traced(upper_object, [], "lower-a", once), NOW)
     assert [one for one in whats(found) if "container" in one] == [
         "containers started",
         "container main started",
@@ -190,14 +192,14 @@ def test_the_timeline_of_a_restarted_container_has_its_last_two_runs() -> None:
     ]
     assert any("have restarted" in note for note in found["notes"])
     twice = lower_pod(containerStatuses=[running(30, 2, lastState=ended)])
-    assert "containers started" not in whats(timeline(Traced(above, [], "lower-a", twice), NOW))
+    assert "containers started" not in whats(timeline(Traced(upper_object, [], "lower-a", twice), NOW))
 
 
 def test_init_containers_are_a_step_if_the_pod_has_some() -> None:
     """The condition Initialized exists on every pod."""
     done = {"name": "prepare", "state": {"terminated": {"startedAt": at(3), "finishedAt": at(8), "exitCode": 0}}}
-    below = lower_pod(condition("Initialized", 9), initContainerStatuses=[done], containerStatuses=[running(10)])
-    found = timeline(Traced(upper_pod(condition("PodScheduled", 1)), [], "lower-a", below), NOW)
+    lower_object = lower_pod(condition("Initialized", 9), initContainerStatuses=[done], containerStatuses=[running(10)])
+    found = timeline(Traced(upper_pod(condition("PodScheduled", 1)), [], "lower-a", lower_object), NOW)
     assert ("lowerCreated", "initialized", 7) in steps(found)
     assert "init container prepare ended: ended, exit code 0" in whats(found)
     without = lower_pod(condition("Initialized", 9), containerStatuses=[running(10)])
@@ -207,19 +209,19 @@ def test_init_containers_are_a_step_if_the_pod_has_some() -> None:
 def test_the_timeline_of_a_terminating_pod_has_the_deletion_and_no_waiting_step() -> None:
     """The deletion was requested at the beginning of the grace period, in both clusters."""
     marks = {"deletionTimestamp": at(50), "deletionGracePeriodSeconds": 30}
-    below = lower_pod()
-    below["metadata"] |= marks | {"deletionTimestamp": at(51)}
-    found = timeline(Traced(upper_pod(condition("PodScheduled", 1), **marks), [], "lower-a", below), NOW)
-    asked = [(one["offsetSeconds"], one["cluster"]) for one in found["moments"] if "deletion" in one["what"]]
-    assert asked == [(20, "upper"), (21, "lower-a")]
+    lower_object = lower_pod()
+    lower_object["metadata"] |= marks | {"deletionTimestamp": at(51)}
+    found = timeline(Traced(upper_pod(condition("PodScheduled", 1), **marks), [], "lower-a", lower_object), NOW)
+    deletions = [(one["offsetSeconds"], one["cluster"]) for one in found["moments"] if "deletion" in one["what"]]
+    assert deletions == [(20, "upper"), (21, "lower-a")]
     assert [one for one in steps(found) if one[1] is None] == []
 
 
 def test_steps_of_one_second_are_not_the_longest_step() -> None:
     """The resolution is one second, so such a step may have needed no time."""
-    above = upper_pod(condition("PodScheduled", 0), condition("Ready", 1), written=1)
-    below = lower_pod(condition("PodScheduled", 1), condition("Ready", 1), created=0)
-    found = timeline(Traced(above, [], "lower-a", below), NOW)
+    upper_object = upper_pod(condition("PodScheduled", 0), condition("Ready", 1), written=1)
+    lower_object = lower_pod(condition("PodScheduled", 1), condition("Ready", 1), created=0)
+    found = timeline(Traced(upper_object, [], "lower-a", lower_object), NOW)
     assert found["longest"] is None
     assert "no step took longer than 1 second." in timeline_text(found)
 
@@ -233,9 +235,9 @@ def test_the_timeline_of_a_pod_on_a_real_node_has_a_note() -> None:
 @pytest.mark.parametrize("wrong", [7, "soon", "2026-03-01T12:00:00", None])
 def test_invalid_times_of_a_lower_pod_are_left_out(wrong: Any) -> None:
     """A lower cluster may return any value."""
-    below = lower_pod(startTime=wrong, containerStatuses=[running(3)])
-    below["status"]["containerStatuses"][0]["state"]["running"]["startedAt"] = wrong
-    found = timeline(Traced(upper_pod(condition("PodScheduled", 1)), [], "lower-a", below), NOW)
+    lower_object = lower_pod(startTime=wrong, containerStatuses=[running(3)])
+    lower_object["status"]["containerStatuses"][0]["state"]["running"]["startedAt"] = wrong
+    found = timeline(Traced(upper_pod(condition("PodScheduled", 1)), [], "lower-a", lower_object), NOW)
     assert whats(found)[-1] == "lower pod created"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import get_args
 
 import pytest
-from conditionspage import DOCUMENT, nodes, words
+from conditionspage import DOCUMENT, documented_constants, nodes
 
 from tensile import objects
 from tensile.engine.metrics import Metrics
@@ -93,7 +93,7 @@ def test_every_capitalized_literal_is_a_known_word() -> None:
     """Conditions are also built from tuples and dicts, so each such word must be a constant or be listed above."""
     kinds = {one.name for one in vars(objects).values() if isinstance(one, objects.Kind)}
     classes = {node.name for every in nodes().values() for node in every if isinstance(node, ast.ClassDef)}
-    known = {one.value for one in words()} | kinds | classes | OF_KUBERNETES | OF_OURSELVES
+    known = {one.value for one in documented_constants()} | kinds | classes | OF_KUBERNETES | OF_OURSELVES
     found = [
         f"{module}:{node.lineno}: {node.value}"
         for module, every in nodes().items()
@@ -129,20 +129,20 @@ def test_every_constant_on_the_page_is_used_in_the_code() -> None:
         for alias in node.names
         if alias.asname
     }
-    assert [one for one in words() if one.name not in used and imported.get(one.name) not in used] == []
+    assert [one for one in documented_constants() if one.name not in used and imported.get(one.name) not in used] == []
 
 
 def test_no_reason_is_defined_twice() -> None:
     """It would have two meanings; only Ready is a condition of both nodes and pods, as in Kubernetes."""
-    values = [(one.kind, one.value) for one in words() if one.value != "Ready"]
+    values = [(one.kind, one.value) for one in documented_constants() if one.value != "Ready"]
     assert sorted(values) == sorted(set(values))
 
 
 def test_the_page_has_exactly_the_metrics_that_the_engine_exports() -> None:
     """The list is complete and has no metric that does not exist."""
     section = DOCUMENT.read_text().partition("## Metrics of the engine\n")[2].partition("\n## ")[0]
-    told = re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)
-    assert sorted(one.removesuffix("_total") for one in told) == sorted(one.name for one in Metrics().collect())
+    documented = re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)
+    assert sorted(one.removesuffix("_total") for one in documented) == sorted(one.name for one in Metrics().collect())
 
 
 def test_only_two_modules_create_metrics() -> None:

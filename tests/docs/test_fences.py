@@ -37,15 +37,15 @@ def test_fences_are_returned_in_order_with_text_language_and_line() -> None:
 def test_comments_directly_before_a_fence_belong_to_it() -> None:
     """Several comments of one kind are joined in their order."""
     first, second, third = fences("page.md", PAGE)
-    assert first.said == {"not run": "needs a cluster"}
-    assert second.said == {"given": "first\nsecond", "ends with": "2"}
-    assert third.said == {}
+    assert first.directives == {"not run": "needs a cluster"}
+    assert second.directives == {"given": "first\nsecond", "ends with": "2"}
+    assert third.directives == {}
 
 
 def test_a_comment_before_an_empty_line_does_not_belong_to_the_fence() -> None:
     """Any line between comment and fence separates them."""
     (found,) = fences("page.md", "<!-- not run: needs a cluster -->\n\n```sh\none\n```\n")
-    assert found.said == {}
+    assert found.directives == {}
 
 
 @pytest.mark.parametrize("text", ["```sh\none\n", "  ```sh\n  one\n```\n"])

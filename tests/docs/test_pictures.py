@@ -22,8 +22,8 @@ def cast(*texts: str) -> bytes:
 
 def tour(*commands: str) -> bytes:
     """Make a recording of a scene with these commands, each of which prints one line."""
-    told = "".join(f"\r\n\x1b[36m$ {command}\x1b[0m\r\nof {command}\r\n" for command in commands)
-    return cast("words before it\r\n\x1b[1m# A scene\x1b[0m\r\nwords of it\r\n", told)
+    terminal_output = "".join(f"\r\n\x1b[36m$ {command}\x1b[0m\r\nof {command}\r\n" for command in commands)
+    return cast("words before it\r\n\x1b[1m# A scene\x1b[0m\r\nwords of it\r\n", terminal_output)
 
 
 @pytest.mark.parametrize("picture", PICTURES, ids=lambda path: path.name)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from docsite import Site, missing, standing
+from docsite import DocumentationShell, documentation_shell, missing
 from fences import ROOT, TOPIC, Fence, fences, is_object, pages
 
 NOT_RUN = {
@@ -40,62 +40,62 @@ def read(page: str) -> str:
 
 def is_run(fence: Fence) -> bool:
     """Report whether a fence is used by these tests."""
-    return fence.language == "sh" or bool({"file", "printed"} & set(fence.said)) or is_object(fence)
+    return fence.language == "sh" or bool({"file", "printed"} & set(fence.directives)) or is_object(fence)
 
 
 RUN = [page for page in pages() if any(map(is_run, fences(page, read(page))))]
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DocumentationShell]:
     """One sandbox for all pages."""
-    with standing(tmp_path_factory.mktemp("site")) as made:
+    with documentation_shell(tmp_path_factory.mktemp("site")) as made:
         yield made
 
 
 @pytest.mark.real
 @pytest.mark.parametrize("page", RUN)
-def test_every_block_of_a_page_runs(page: str, site: Site) -> None:
+def test_every_block_of_a_page_runs(page: str, shell: DocumentationShell) -> None:
     """All blocks of a page run in order in one shell, with the exit code and the lines that the page shows."""
     found = fences(page, read(page))
-    site.begin()
+    shell.start_page()
     try:
         if TOPIC.search(read(page)):
-            site.engine()
-        played(site, found)
+            shell.start_engine()
+        played(shell, found)
     finally:
-        site.clear()
+        shell.clear()
 
 
-def played(site: Site, found: list[Fence]) -> None:
+def played(shell: DocumentationShell, found: list[Fence]) -> None:
     """Process each fence as its comments define."""
     printed = ""
     for fence in found:
-        if "printed" in fence.said:
+        if "printed" in fence.directives:
             assert missing(fence.text, printed) == [], f"{fence.place}: not printed, but:\n{printed}"
-        if "file" in fence.said:
-            site.write(fence.said["file"], fence.text)
+        if "file" in fence.directives:
+            shell.write(fence.directives["file"], fence.text)
         elif is_object(fence):
-            site.write("shown.yaml", fence.text)
-            site.run(fence._replace(text="kubectl apply --dry-run=server --validate=strict -f shown.yaml"))
-        if "given" in fence.said:
-            site.run(fence._replace(text=fence.said["given"], said={}))
-        if fence.language == "sh" and "not run" not in fence.said:
-            printed = run(site, fence)
+            shell.write("shown.yaml", fence.text)
+            shell.run(fence._replace(text="kubectl apply --dry-run=server --validate=strict -f shown.yaml"))
+        if "given" in fence.directives:
+            shell.run(fence._replace(text=fence.directives["given"], directives={}))
+        if fence.language == "sh" and "not run" not in fence.directives:
+            printed = run(shell, fence)
 
 
-def run(site: Site, fence: Fence) -> str:
+def run(shell: DocumentationShell, fence: Fence) -> str:
     """Run a block to its end, or start it if it continues to run, and return its output."""
-    if "runs on until" in fence.said:
-        site.go_on(fence.text, fence.said["runs on until"])
+    if "runs on until" in fence.directives:
+        shell.start_in_background(fence.text, fence.directives["runs on until"])
         return ""
-    return site.run(fence)
+    return shell.run(fence)
 
 
 def test_every_block_that_is_not_run_has_a_reason_and_is_counted() -> None:
     """Otherwise a block could be skipped by accident."""
-    skipped = [one for page in pages() for one in fences(page, read(page)) if "not run" in one.said]
-    assert all(len(one.said["not run"]) > len("needs x") for one in skipped)
+    skipped = [one for page in pages() for one in fences(page, read(page)) if "not run" in one.directives]
+    assert all(len(one.directives["not run"]) > len("needs x") for one in skipped)
     counted = {page: sum(one.page == page for one in skipped) for page in {one.page for one in skipped}}
     assert counted == NOT_RUN
 

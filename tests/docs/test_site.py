@@ -131,11 +131,11 @@ def test_every_picture_is_shown_with_an_alternative_text() -> None:
 
 def test_the_site_is_configured_to_load_nothing_from_other_hosts() -> None:
     """Otherwise each reader would fetch fonts or repository statistics from them."""
-    said = config()
-    assert said["theme"]["font"] is False
-    assert not {"repo_url", "extra_javascript"} & set(said)
-    assert all("://" not in path for path in said["extra_css"])
-    assert said["strict"] is True
+    settings = config()
+    assert settings["theme"]["font"] is False
+    assert not {"repo_url", "extra_javascript"} & set(settings)
+    assert all("://" not in path for path in settings["extra_css"])
+    assert settings["strict"] is True
 
 
 def test_the_sections_for_conditions_and_reasons_are_up_to_date() -> None:

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import browserkit
 import pytest
 import pytest_asyncio
-from browserkit import Browser, Seen, browsing
+from browserkit import Browser, PageActivity, browsing
 from fences import ROOT
 from sitepages import dialect, navigation
 
@@ -124,13 +124,13 @@ async def test_a_page_fits_the_window_and_loads_nothing_from_other_hosts(
     widths = []
     for width in WIDTHS:
         await browser.resize(width)
-        widths.append(await browser.value("document.documentElement.scrollWidth"))
+        widths.append(await browser.evaluate("document.documentElement.scrollWidth"))
     assert seen.faults == ()
     assert hosts(seen) == {urlsplit(served).netloc}
     assert [width for width, most in zip(widths, WIDTHS, strict=True) if width > most] == []
 
 
-def hosts(seen: Seen) -> set[str]:
+def hosts(seen: PageActivity) -> set[str]:
     """Return the hosts of all requests, with their ports."""
     return {urlsplit(url).netloc for url in seen.requests if not url.startswith("data:")}
 
@@ -144,9 +144,9 @@ async def test_the_search_finds_a_reason_on_the_troubleshooting_page(
     """Its section is the first result, and the search sends no request to another host."""
     await browser.resize(WIDTHS[0])
     await browser.load(f"{served}/index.html?q={reason}")
-    found = await browser.once("document.querySelectorAll('.md-search-result__item a')[1]?.href")
+    found = await browser.wait_for("document.querySelectorAll('.md-search-result__item a')[1]?.href")
     assert (urlsplit(found).path, urlsplit(found).fragment) == ("/troubleshooting.html", reason.lower())
-    assert hosts(browser.seen()) == {urlsplit(served).netloc}
+    assert hosts(browser.activity()) == {urlsplit(served).netloc}
 
 
 @IN_BROWSER
@@ -156,6 +156,6 @@ async def test_the_site_uses_the_color_scheme_that_the_browser_prefers(
     scheme: str, named: str, served: str, browser: Browser
 ) -> None:
     """This is the default until the reader chooses one with the button."""
-    await browser.prefer(scheme)
+    await browser.set_color_scheme(scheme)
     await browser.load(f"{served}/index.html")
-    assert await browser.once(f"document.body.dataset.mdColorScheme == '{named}'")
+    assert await browser.wait_for(f"document.body.dataset.mdColorScheme == '{named}'")

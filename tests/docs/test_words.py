@@ -77,15 +77,15 @@ def test_commands_and_options_named_on_a_page_exist(page: str) -> None:
 def unknown(call: str) -> bool:
     """Report whether the program does not know the command or an option of a call."""
     known = commands()
-    words = call.partition("#")[0].partition(" -- ")[0].split()  # after it, the words are another program's
-    if not words or words[0].isupper() or words[0] == "…":
+    arguments = call.partition("#")[0].partition(" -- ")[0].split()  # after it, the words are another program's
+    if not arguments or arguments[0].isupper() or arguments[0] == "…":
         return False
-    if words[0].startswith("-"):
-        return words[0] not in commandspage.EVERYWHERE
-    names = [name for name in known if name.split() == words[: len(name.split())]]
+    if arguments[0].startswith("-"):
+        return arguments[0] not in commandspage.EVERYWHERE
+    names = [name for name in known if name.split() == arguments[: len(name.split())]]
     if not names:
-        return len(words) > 1 or not any(name.split()[0] == words[0] for name in known)
-    spelled = {word.partition("=")[0] for word in words if re.match(r"--?[a-z]", word)}
+        return len(arguments) > 1 or not any(name.split()[0] == arguments[0] for name in known)
+    spelled = {word.partition("=")[0] for word in arguments if re.match(r"--?[a-z]", word)}
     return not spelled <= options(known[names[0]])
 
 
@@ -98,34 +98,36 @@ def test_unknown_recognizes_commands_of_two_words_and_options() -> None:
 def test_fences_have_known_languages() -> None:
     """A shell block with another language would not be run."""
     assert [one.place for one in every_fence() if one.language not in LANGUAGES] == []
-    assert [one.place for one in every_fence() if one.language != "sh" and OF_SH & set(one.said)] == []
+    assert [one.place for one in every_fence() if one.language != "sh" and OF_SH & set(one.directives)] == []
 
 
 def test_every_kind_of_fence_comment_is_used() -> None:
     """A kind that no page uses should be removed."""
-    used = {name for one in every_fence() for name in one.said}
+    used = {name for one in every_fence() for name in one.directives}
     assert used <= DIRECTIVES
     assert {"not run", "runs on until", "ends with", "file", "printed", "given"} <= used
 
 
 def test_recorded_examples_equal_the_content_of_their_files() -> None:
     """Such an example is what a test compares with."""
-    shown = [one for page in EVERY for one in fences(page, read(page)) if "recorded" in one.said]
+    shown = [one for page in EVERY for one in fences(page, read(page)) if "recorded" in one.directives]
     assert {one.page for one in shown} == {"CONTRIBUTING.md", "docs/howto/drift.md"}
     assert [one.place for one in shown if not is_recorded(one)] == []
 
 
 def is_recorded(shown: Fence) -> bool:
     """Report whether the file contains all parts of a fence; long lines of Python sources are joined."""
-    text = read(shown.said["recorded"]).replace("\\\n", "")
+    text = read(shown.directives["recorded"]).replace("\\\n", "")
     return all(part.strip("\n") in text for part in shown.text.split("\n…\n"))
 
 
 def test_the_tests_named_in_contributing_exist() -> None:
     """A word after -k that no test has would run no test, which is easily overlooked."""
-    told = re.findall(r"pytest (tests/\S+)(?: -k (\w+))?", read("CONTRIBUTING.md"))
-    assert len(told) >= 3
-    assert [(where, word) for where, word in told if not any(word in name for name in names_in(ROOT / where))] == []
+    named_tests = re.findall(r"pytest (tests/\S+)(?: -k (\w+))?", read("CONTRIBUTING.md"))
+    assert len(named_tests) >= 3
+    assert [
+        (where, word) for where, word in named_tests if not any(word in name for name in names_in(ROOT / where))
+    ] == []
 
 
 def names_in(place: Path) -> list[str]:
@@ -138,7 +140,7 @@ def names_in(place: Path) -> list[str]:
 @pytest.mark.parametrize("fence", every_fence(), ids=lambda one: one.place)
 def test_yaml_blocks_are_valid_topologies_or_objects(fence: Fence) -> None:
     """A part of a topology is completed first; objects are applied by the commands of the page."""
-    if fence.language != "yaml" or "as it is" in fence.said:
+    if fence.language != "yaml" or "as it is" in fence.directives:
         return
     if not is_topology(fence):
         assert is_object(fence)
@@ -156,8 +158,10 @@ def test_topology_fields_named_on_a_page_exist() -> None:
     """These are paths in backticks, such as `kubelet.port`, whose first word is a section of the file."""
     known = {path.removeprefix("lowers.") for path in topologypage.paths()}
     sections = {path.partition(".")[0] for path in known if "." in path}
-    words = {one for page in pages() for one in inline(read(page)) if re.fullmatch(r"[A-Za-z]+(\.[A-Za-z]+)+", one)}
-    assert {one for one in words if one.partition(".")[0] in sections and one not in known} == set()
+    named_fields = {
+        one for page in pages() for one in inline(read(page)) if re.fullmatch(r"[A-Za-z]+(\.[A-Za-z]+)+", one)
+    }
+    assert {one for one in named_fields if one.partition(".")[0] in sections and one not in known} == set()
 
 
 @pytest.mark.parametrize(
@@ -205,9 +209,9 @@ def test_the_terms_of_the_glossary_are_used_in_the_sources() -> None:
     """A term that neither code, tests nor benches use should be removed."""
     sources = [path.read_text() for name in ("tensile", "tests", "bench") for path in (ROOT / name).rglob("*.py")]
     used = " ".join("\n".join(sources).lower().split())
-    words = re.findall(r"\*\*`?(.+?)`?\*\*", read("docs/glossary.md"))
-    assert len(words) > 40
-    assert [word for word in words if not re.search(rf"\b{re.escape(word.lower())}s?\b", used)] == []
+    terms = re.findall(r"\*\*`?(.+?)`?\*\*", read("docs/glossary.md"))
+    assert len(terms) > 40
+    assert [word for word in terms if not re.search(rf"\b{re.escape(word.lower())}s?\b", used)] == []
 
 
 def test_the_install_page_has_the_taint_of_virtual_nodes_and_its_toleration() -> None:

@@ -4,21 +4,21 @@ from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
-from enginekit import Ground, standing
-from storekit import Store, stocked
+from enginekit import EngineHarness, running_engine
+from storekit import Store, storage_classes
 
 from tensile.sandbox.sandbox import Sandbox
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def ground(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Ground]:
+async def harness(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[EngineHarness]:
     """Start an engine on the sandbox's clusters, with a topology, nodes and a namespace of this module's own."""
-    async with standing(sandbox, tmp_path_factory.mktemp("ground")) as made:
-        yield made
+    async with running_engine(sandbox, tmp_path_factory.mktemp("ground")) as harness:
+        yield harness
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def store(ground: Ground) -> AsyncIterator[Store]:
+async def store(harness: EngineHarness) -> AsyncIterator[Store]:
     """Add storage to the module's topology; at the end, the engine has to remove everything that the tests created."""
-    async with stocked(ground) as made:
+    async with storage_classes(harness) as made:
         yield made

@@ -15,10 +15,10 @@ import aiohttp
 import orjson
 import pytest
 import pytest_asyncio
-from enginekit import A, B, Done, edit_lower, ran, without_lower
+from enginekit import A, B, CommandResult, edit_lower, run_command, without_lower
 from mapkit import KEY, NAME, STATUS, MapProgram, digest
-from plankit import apart_from_room, said
-from programkit import served
+from plankit import planned_changes, without_capacity_changes
+from programkit import running_program
 from sitekit import LIMIT, Manifest, is_ready
 
 from bench.kit.granting import grant, path_of, singles
@@ -38,7 +38,7 @@ class CandidateProgram(MapProgram):
 
     async def propose(self, text: str) -> Manifest:
         """Create or update the candidate."""
-        return await self.lay("configmaps", CANDIDATE, {"data": {KEY: text}})
+        return await self.apply("configmaps", CANDIDATE, {"data": {KEY: text}})
 
     async def plan_of(self, text: str, in_force: str = "") -> dict[str, str]:
         """Wait for the plan of a candidate against a topology in force, and return the data of NAME-plan."""
@@ -59,14 +59,14 @@ def _has(found: Manifest, wanted: dict[str, str]) -> bool:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def program(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[CandidateProgram]:
     """Start the program on a ConfigMap, with its history, and with a pod in the first lower that uses a Secret."""
-    async with served(sandbox, tmp_path_factory.mktemp("candidate"), CandidateProgram) as made:
-        await made.upper.create(made.path("secrets"), {"metadata": {"name": "key"}, "data": {"key": CONTENT}})
-        await made.run_pod("web", {"volumes": [{"name": "key", "secret": {"secretName": "key"}}]})
-        await made.upper.until(made.path("configmaps", f"{NAME}{HISTORY_SUFFIX}"), bool)
-        yield made
+    async with running_program(sandbox, tmp_path_factory.mktemp("candidate"), CandidateProgram) as harness:
+        await harness.upper.create(harness.path("secrets"), {"metadata": {"name": "key"}, "data": {"key": CONTENT}})
+        await harness.run_pod("web", {"volumes": [{"name": "key", "secret": {"secretName": "key"}}]})
+        await harness.upper.until(harness.path("configmaps", f"{NAME}{HISTORY_SUFFIX}"), bool)
+        yield harness
 
 
-async def commanded(program: CandidateProgram, *words: str, name: str = NAME, user: str = "upper") -> Done:
+async def commanded(program: CandidateProgram, *arguments: str, name: str = NAME, user: str = "upper") -> CommandResult:
     """Run a command on a ConfigMap of the namespace, with the kubeconfig of the engine or of another user."""
     where = [
         "--configmap",
@@ -75,7 +75,7 @@ async def commanded(program: CandidateProgram, *words: str, name: str = NAME, us
         str(program.directory / f"{user}.kubeconfig"),
     ]
     command = program.command("plan")[:3]
-    return await ran([*command, *words, *where])
+    return await run_command([*command, *arguments, *where])
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ async def commanded(program: CandidateProgram, *words: str, name: str = NAME, us
 async def test_the_engine_plans_the_same_changes_as_the_command(program: CandidateProgram, edit: Any) -> None:
     """The engine plans from its own caches, and writes nothing to any cluster but the plan and its status."""
     text = program.text(edit)
-    await program.note()
+    await program.mark_audit_logs()
     await program.propose(text)
     data = await program.plan_of(text)
     assert [one for one in await program.writes() if one.name not in (PLAN, STATUS)] == []
@@ -99,8 +99,8 @@ async def test_the_engine_plans_the_same_changes_as_the_command(program: Candida
     plan, other = orjson.loads(data["plan.json"]), orjson.loads(done.out)
     assert plan.keys() == other.keys()
     for one in (plan, other):
-        one["changes"] = apart_from_room(one["changes"])
-    assert said(plan) == said(other) != set()
+        one["changes"] = without_capacity_changes(one["changes"])
+    assert planned_changes(plan) == planned_changes(other) != set()
     assert plan["cost"] == other["cost"]
     assert data["plan.md"].startswith("```diff\n")
     assert CONTENT not in str(data)
@@ -109,7 +109,7 @@ async def test_the_engine_plans_the_same_changes_as_the_command(program: Candida
 
 async def test_the_status_page_plans_a_pasted_topology(program: CandidateProgram) -> None:
     """The page shows the plan of the command, without the Secret's content; the topology is not stored anywhere."""
-    await program.note()
+    await program.mark_audit_logs()
     url = f"http://127.0.0.1:{program.file()['telemetry']['port']}"
     form, own = {"topology": program.text(edit_lower(A, maintenance="drain"))}, {"Origin": url}
     async with aiohttp.ClientSession(url) as session, session.post("/topology", data=form, headers=own) as answer:
@@ -189,12 +189,12 @@ async def test_a_candidate_is_planned_again_once_it_is_in_force(program: Candida
     text = program.text(edit_lower(B, node={"labels": {"candidate": "4"}}))
     await program.propose(text)
     before = orjson.loads((await program.plan_of(text))["plan.json"])
-    assert apart_from_room(before["changes"])
+    assert without_capacity_changes(before["changes"])
     await program.put(text)
     after = orjson.loads((await program.plan_of(text, in_force=text))["plan.json"])
-    assert apart_from_room(after["changes"]) == []
+    assert without_capacity_changes(after["changes"]) == []
     await program.reload()
-    await program.right(program.text())
+    await program.wait_accepted(program.text())
     await program.withdraw()
 
 
@@ -213,10 +213,12 @@ async def test_the_plan_is_recreated_if_deleted_and_deleted_with_its_candidate(p
 
 async def test_a_plan_config_map_of_another_owner_is_reported_and_not_touched(program: CandidateProgram) -> None:
     """An Event on the candidate reports the conflict; once the other ConfigMap is deleted, the plan is written."""
-    theirs = await program.lay("configmaps", PLAN, {"data": {"mine": "yes"}})
+    theirs = await program.apply("configmaps", PLAN, {"data": {"mine": "yes"}})
     text = program.text(edit_lower(B, node={"labels": {"candidate": "6"}}))
     await program.propose(text)
-    event = await program.event("PlanNameConflict", f"ConfigMap {program.namespace}/{PLAN} belongs", CANDIDATE)
+    event = await program.wait_for_map_event(
+        "PlanNameConflict", f"ConfigMap {program.namespace}/{PLAN} belongs", CANDIDATE
+    )
     assert event["type"] == "Warning"
     assert await program.upper.read(program.path("configmaps", PLAN)) == theirs
     await program.upper.delete(program.path("configmaps", PLAN))
@@ -230,18 +232,18 @@ class Account(NamedTuple):
     program: CandidateProgram
     kubeconfig: Path
 
-    async def kubectl(self, *words: str, stdin: str = "") -> Done:
+    async def kubectl(self, *arguments: str, stdin: str = "") -> CommandResult:
         """Run kubectl as that user in the namespace."""
         (kubectl, *_) = self.program.sandbox.kubectl_command()
         where = (f"--kubeconfig={self.kubeconfig}", "-n", self.program.namespace)
-        return await ran([kubectl, *where, *words], stdin=stdin)
+        return await run_command([kubectl, *where, *arguments], stdin=stdin)
 
-    async def propose(self, text: str) -> Done:
+    async def propose(self, text: str) -> CommandResult:
         """Write the candidate."""
         candidate = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": CANDIDATE}, "data": {KEY: text}}
         return await self.kubectl("apply", "--server-side", "-f", "-", stdin=orjson.dumps(candidate).decode())
 
-    async def planned(self, text: str) -> Done:
+    async def planned(self, text: str) -> CommandResult:
         """Read the plan until it belongs to the candidate; return early on any other error than NotFound."""
         async with asyncio.timeout(LIMIT):
             while True:
@@ -251,11 +253,11 @@ class Account(NamedTuple):
                 if not done.code and _has(orjson.loads(done.out), {"candidateHash": digest(text)}):
                     return done
 
-    async def withdraw(self) -> Done:
+    async def withdraw(self) -> CommandResult:
         """Delete the candidate."""
         return await self.kubectl("delete", "configmap", CANDIDATE, "--wait=false")
 
-    async def proposal(self, text: str, change: str) -> Done:
+    async def proposal(self, text: str, change: str) -> CommandResult:
         """Propose, change, read and withdraw a candidate; return the first step that fails, or the last one."""
         done = await self.propose(text)
         done = done if done.code else await self.propose(change)
@@ -344,7 +346,7 @@ async def test_commands_read_the_topology_from_the_config_map(program: Candidate
     """
     (program.directory / "person.kubeconfig").write_text(program.kubeconfig("upper", "person"))
     await program.reload()
-    await program.right(program.text())
+    await program.wait_accepted(program.text())
     planned, listed, node, pod, removal = await asyncio.gather(
         commanded(program, "plan", "-o", "json"),
         commanded(program, "list", "-o", "json"),
@@ -352,13 +354,13 @@ async def test_commands_read_the_topology_from_the_config_map(program: Candidate
         commanded(program, "explain", "pod", f"{program.namespace}/web", "-o", "json", user="person"),
         commanded(program, "uninstall", "--plan", "-o", "json"),
     )
-    assert apart_from_room(orjson.loads(planned.out)["changes"]) == []
+    assert without_capacity_changes(orjson.loads(planned.out)["changes"]) == []
     assert ("lower-a", "Pod", "web") in {
         (one["cluster"], one["kind"], one["name"]) for one in orjson.loads(listed.out)["items"]
     }
     assert (node.code, pod.code) == (0, 0), (node, pod)
     assert removal.code in (0, 2), removal
-    assert any("is bound to node" in words for words in orjson.loads(removal.out)["obstacles"])
+    assert any("is bound to node" in obstacle for obstacle in orjson.loads(removal.out)["obstacles"])
     await program.put(program.text(edit_lower(B, node={"labels": {"candidate": "9"}})))
     applied = await commanded(program, "apply", "--yes")
     assert applied.code == 0, applied

@@ -21,10 +21,10 @@ HARD = OWN + EACH + EACH // 2
 """Enough for one lower."""
 
 
-class Narrow(Program):
+class FewDescriptorsProgram(Program):
     """A program with few file descriptors, and with a soft limit that is lower than the hard one."""
 
-    async def begun(self, file: Path, log: Path, **variables: str) -> Process:
+    async def launch(self, file: Path, log: Path, **variables: str) -> Process:
         """Start the program by a shell that sets both limits."""
         limits = f'ulimit -Sn {HARD // 2} && ulimit -Hn {HARD} && exec "$@"'
         command = [sys.executable, "-m", "tensile", "run", "-f", str(file), "--log-format", "json"]
@@ -39,20 +39,20 @@ async def test_lowers_within_the_descriptor_limit_are_served_and_the_others_repo
     sandbox: Sandbox, tmp_path: Path
 ) -> None:
     """The order of the file decides; here the limit allows the first of two lowers."""
-    program = Narrow(sandbox, tmp_path)
+    program = FewDescriptorsProgram(sandbox, tmp_path)
     try:
         await program.open()
         await program.start(await_nodes=False)
-        await program.usable(program.nodes[A])
+        await program.wait_for_node(program.nodes[A])
         await program.run_pod("web")
-        words = f"may open {HARD} files and connections, and 2 lower clusters need {OWN + 2 * EACH}"
+        message = f"may open {HARD} files and connections, and 2 lower clusters need {OWN + 2 * EACH}"
 
         def says(node: Manifest) -> bool:
             """Report whether a node has this message in its LowerReachable condition."""
-            return bool(node) and words in condition_of(node, "LowerReachable").get("message", "")
+            return bool(node) and message in condition_of(node, "LowerReachable").get("message", "")
 
         await program.upper.until(f"/api/v1/nodes/{program.nodes[B]}", says)
-        await program.logged(words)
+        await program.wait_for_log(message)
         await program.clear()
     finally:
         await program.close()

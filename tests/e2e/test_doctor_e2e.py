@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 import pytest
 import pytest_asyncio
-from enginekit import LOWERS, UPPER, A, B, Done, Edit, Ground, edit_lower, ran, with_fields
+from enginekit import LOWERS, UPPER, A, B, CommandResult, Edit, EngineHarness, edit_lower, run_command, with_fields
 from sitekit import Manifest, is_ready
 
 from bench.kit import audit
@@ -27,15 +27,15 @@ EDITS: tuple[Edit, ...] = (
 )
 
 
-class Limited(Ground):
-    """A ground whose engine's user has no rights until they are granted."""
+class UngrantedEngineHarness(EngineHarness):
+    """A harness whose engine's user has no rights until they are granted."""
 
-    async def allow(self) -> None:
+    async def grant_roles(self) -> None:
         """Grant no rights."""
 
     async def limit(self, *edits: Edit, without: str = "") -> None:
         """Grant the user exactly the roles of a topology, without the rules on one resource."""
-        self.roles = roles_of(self.topology(*edits), self.home, self.configmap)
+        self.roles = roles_of(self.topology(*edits), self.engine_namespace, self.configmap)
         for name, found in self.roles.items():
             for role in (one for one in found if "rules" in one):
                 role["rules"] = [one for one in role["rules"] if one["resources"] != [without]]
@@ -43,13 +43,15 @@ class Limited(Ground):
 
     async def doctor(self) -> tuple[int, list[dict[str, Any]]]:
         """Run doctor on the engine's topology, and return the exit code and all findings that fail."""
-        told: Done = await ran([sys.executable, "-m", "tensile", "doctor", "-o", "json", "-f", str(self.save(*EDITS))])
+        result: CommandResult = await run_command(
+            [sys.executable, "-m", "tensile", "doctor", "-o", "json", "-f", str(self.save(*EDITS))]
+        )
         found = [
             {"cluster": cluster["name"], **one}
-            for cluster in orjson.loads(told.out)["clusters"]
+            for cluster in orjson.loads(result.out)["clusters"]
             for one in cluster["findings"]
         ]
-        return told.code, [one for one in found if one["level"] == "fail"]
+        return result.code, [one for one in found if one["level"] == "fail"]
 
     def records(self, cluster: str, start: int = 0) -> list[audit.Record]:
         """Return the requests of the user in a cluster's audit log."""
@@ -58,45 +60,45 @@ class Limited(Ground):
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def limited(sandbox: Sandbox, tmp_path: Path) -> AsyncIterator[Limited]:
-    """Return a ground on which no engine runs yet."""
-    ground = Limited(sandbox, tmp_path)
+async def limited(sandbox: Sandbox, tmp_path: Path) -> AsyncIterator[UngrantedEngineHarness]:
+    """Return a harness on which no engine runs yet."""
+    harness = UngrantedEngineHarness(sandbox, tmp_path)
     try:
-        await ground.open()
-        yield ground
+        await harness.open()
+        yield harness
     finally:
-        await ground.close()
+        await harness.close()
 
 
-async def test_an_engine_with_exactly_the_listed_rights_is_denied_nothing(limited: Limited) -> None:
+async def test_an_engine_with_exactly_the_listed_rights_is_denied_nothing(limited: UngrantedEngineHarness) -> None:
     """It runs pods with their references, Services, accounts and tokens, changes, exec and logs, and deletes all of it.
 
     No cluster denies any of its requests.
     """
-    ground = limited
-    await ground.limit(*EDITS)
-    await ground.start(*EDITS)
-    await _populate(ground)
+    harness = limited
+    await harness.limit(*EDITS)
+    await harness.start(*EDITS)
+    await _populate(harness)
     for lower in LOWERS:
         name = f"web-{lower[-1]}"
-        await ground.run_pod(name, _pod(), lower, labels={"app": "web"})
-        assert (await ground.kubectl("exec", name, "--", "true")).code == 0
-        assert (await ground.kubectl("logs", name)).code == 0
-        await ground.sites[lower].until(ground.path("services", "web"), bool)
+        await harness.run_pod(name, _pod(), lower, labels={"app": "web"})
+        assert (await harness.kubectl("exec", name, "--", "true")).code == 0
+        assert (await harness.kubectl("logs", name)).code == 0
+        await harness.sites[lower].until(harness.path("services", "web"), bool)
     patch = {"data": {"colour": "green"}}
-    await ground.upper.patch(ground.path("configmaps", "settings"), patch)
-    await ground.sites[A].until(ground.path("configmaps", "settings"), lambda one: one["data"] == patch["data"])
-    await ground.clear()
-    assert [one["requestURI"] for name in ground.sites for one in ground.records(name) if _is_denied(one)] == []
-    assert ground.heard.defects == []
+    await harness.upper.patch(harness.path("configmaps", "settings"), patch)
+    await harness.sites[A].until(harness.path("configmaps", "settings"), lambda one: one["data"] == patch["data"])
+    await harness.clear()
+    assert [one["requestURI"] for name in harness.sites for one in harness.records(name) if _is_denied(one)] == []
+    assert harness.loop_recorder.defects == []
 
 
-async def test_without_controllers_fewer_rights_suffice_for_engine_and_plan(limited: Limited) -> None:
+async def test_without_controllers_fewer_rights_suffice_for_engine_and_plan(limited: UngrantedEngineHarness) -> None:
     """The plan reads lower ServiceAccounts one by one, and neither the plan nor the engine is denied anything."""
     little = with_fields(controllers=[])
     await limited.limit(little)
     await limited.bind("web", {"terminationGracePeriodSeconds": 0})
-    planned = await ran([sys.executable, "-m", "tensile", "plan", "-f", str(limited.save(little))])
+    planned = await run_command([sys.executable, "-m", "tensile", "plan", "-f", str(limited.save(little))])
     assert (planned.code, planned.err) == (2, ""), planned
     assert f"{limited.namespace}/web" in planned.out
     await limited.start(little)
@@ -105,7 +107,7 @@ async def test_without_controllers_fewer_rights_suffice_for_engine_and_plan(limi
     assert [one["requestURI"] for name in limited.sites for one in limited.records(name) if _is_denied(one)] == []
 
 
-async def test_doctor_names_a_missing_right_and_its_commands_grant_it(limited: Limited) -> None:
+async def test_doctor_names_a_missing_right_and_its_commands_grant_it(limited: UngrantedEngineHarness) -> None:
     """An administrator runs the printed commands unchanged, and then no check fails. Doctor itself changes nothing."""
     await limited.limit(*EDITS, without="endpointslices")
     starts = {name: audit.position(site.audit_log) for name, site in limited.sites.items()}
@@ -120,27 +122,27 @@ async def test_doctor_names_a_missing_right_and_its_commands_grant_it(limited: L
             assert done.code == 0, done
     try:
         assert await _granted(limited) == (0, [])
-        asked = [one for name, start in starts.items() for one in limited.records(name, start)]
-        verbs = {(one["verb"], one["objectRef"]["resource"]) for one in asked if "objectRef" in one}
+        requests = [one for name, start in starts.items() for one in limited.records(name, start)]
+        verbs = {(one["verb"], one["objectRef"]["resource"]) for one in requests if "objectRef" in one}
         assert {resource for verb, resource in verbs if verb not in LOOKS} == ASKS
     finally:
         await _revoke(limited, failing)
 
 
-async def _granted(ground: Limited) -> tuple[int, list[dict[str, Any]]]:
+async def _granted(harness: UngrantedEngineHarness) -> tuple[int, list[dict[str, Any]]]:
     """Wait until the apiservers apply the grants, and run doctor again."""
     slices = {"verb": "list", "group": "discovery.k8s.io", "resource": "endpointslices"}
-    for site in ground.sites.values():
-        await effective(site, ground.user, slices)
-    return await ground.doctor()
+    for site in harness.sites.values():
+        await effective(site, harness.user, slices)
+    return await harness.doctor()
 
 
-async def _revoke(ground: Limited, failing: list[dict[str, Any]]) -> None:
+async def _revoke(harness: UngrantedEngineHarness, failing: list[dict[str, Any]]) -> None:
     """Delete the objects that the commands created."""
     for one in failing:
         for command in one["advice"][1:]:
             kind, name = shlex.split(command)[2:4]
-            await ground.kubectl("delete", kind, name, cluster=one["cluster"] or UPPER)
+            await harness.kubectl("delete", kind, name, cluster=one["cluster"] or UPPER)
 
 
 def _is_denied(record: audit.Record) -> bool:
@@ -152,13 +154,15 @@ def _is_denied(record: audit.Record) -> bool:
     return record.get("responseStatus", {}).get("code") == 403 and resource != "mutatingwebhookconfigurations"
 
 
-async def _populate(ground: Ground) -> None:
+async def _populate(harness: EngineHarness) -> None:
     """Create all objects that the pods refer to."""
-    await ground.upper.create(ground.path("configmaps"), {"metadata": {"name": "settings"}, "data": {"colour": "red"}})
-    await ground.upper.create(ground.path("secrets"), {"metadata": {"name": "key"}, "stringData": {"key": "k"}})
-    await ground.upper.create(ground.path("serviceaccounts"), {"metadata": {"name": "robot"}})
+    await harness.upper.create(
+        harness.path("configmaps"), {"metadata": {"name": "settings"}, "data": {"colour": "red"}}
+    )
+    await harness.upper.create(harness.path("secrets"), {"metadata": {"name": "key"}, "stringData": {"key": "k"}})
+    await harness.upper.create(harness.path("serviceaccounts"), {"metadata": {"name": "robot"}})
     service = {"selector": {"app": "web"}, "ports": [{"port": 80}]}
-    await ground.upper.create(ground.path("services"), {"metadata": {"name": "web"}, "spec": service})
+    await harness.upper.create(harness.path("services"), {"metadata": {"name": "web"}, "spec": service})
 
 
 def _pod() -> Manifest:

@@ -10,7 +10,7 @@ import orjson
 import pytest
 import pytest_asyncio
 from clikit import PROGRAM
-from enginekit import UPPER, A, Ground, polled, ran, standing, with_fields
+from enginekit import UPPER, A, EngineHarness, run_command, running_engine, wait_until, with_fields
 from sitekit import Manifest, is_ready
 
 from tensile.cli import drift
@@ -37,7 +37,7 @@ SECRETS = ("changed", "stripped", "deleted")
 PODS = ("labels", "removed", "image", "limited", "lost")
 
 
-class Tampering(NamedTuple):
+class ForeignChange(NamedTuple):
     """What another client does to an object, with a field manager of that name; a body of None deletes it.
 
     `fields` are the paths that are reported, () if the object is deleted; `by` is whether managedFields name the
@@ -56,11 +56,11 @@ class Tampering(NamedTuple):
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def ground(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Ground]:
+async def harness(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[EngineHarness]:
     """Start an engine with every controller."""
     controllers = with_fields(controllers=["PV", "Service", "RBAC", "ServiceAccount"])
-    async with standing(sandbox, tmp_path_factory.mktemp("ground"), controllers) as made:
-        yield made
+    async with running_engine(sandbox, tmp_path_factory.mktemp("ground"), controllers) as harness:
+        yield harness
 
 
 def in_a_later_second(than: str) -> bool:
@@ -68,48 +68,48 @@ def in_a_later_second(than: str) -> bool:
     return timestamp(datetime.fromtimestamp(time.time(), UTC)) > than
 
 
-async def furnished(ground: Ground) -> None:
+async def furnished(harness: EngineHarness) -> None:
     """Create the upper objects that are tampered with, and wait until their copies exist."""
-    above = f"/api/v1/namespaces/{ground.namespace}"
-    await ground.upper.patch(above, {"metadata": {"labels": {WARN: "baseline"}}})
+    above = f"/api/v1/namespaces/{harness.namespace}"
+    await harness.upper.patch(above, {"metadata": {"labels": {WARN: "baseline"}}})
     for name in CONFIGS:
         body = {"metadata": {"name": name, "labels": {"team": "blue"}}, "data": {"key": "value", "more": "value"}}
-        await ground.upper.create(ground.path("configmaps"), body)
+        await harness.upper.create(harness.path("configmaps"), body)
     for name in SECRETS:
         body = {"metadata": {"name": name}, "data": {"key": HIDDEN[0], "more": HIDDEN[0]}}
-        await ground.upper.create(ground.path("secrets"), body)
+        await harness.upper.create(harness.path("secrets"), body)
     for name in ("port", "unserved"):
         spec = {"ports": [{"name": "http", "port": 80}, {"name": "https", "port": 443}]}
-        await ground.upper.create(ground.path("services"), {"metadata": {"name": name}, "spec": spec})
-    await ground.upper.create(ground.path("serviceaccounts"), {"metadata": {"name": "robot"}})
+        await harness.upper.create(harness.path("services"), {"metadata": {"name": name}, "spec": spec})
+    await harness.upper.create(harness.path("serviceaccounts"), {"metadata": {"name": "robot"}})
     rules = [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get"]}]
-    await ground.upper.create(ground.path("roles", api=RBAC), {"metadata": {"name": "reader"}, "rules": rules})
+    await harness.upper.create(harness.path("roles", api=RBAC), {"metadata": {"name": "reader"}, "rules": rules})
     body = {
         "metadata": {"name": "reading"},
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "reader"},
-        "subjects": [{"kind": "ServiceAccount", "name": "robot", "namespace": ground.namespace}],
+        "subjects": [{"kind": "ServiceAccount", "name": "robot", "namespace": harness.namespace}],
     }
-    made = await ground.upper.create(ground.path("rolebindings", api=RBAC), body)
-    await polled(lambda: in_a_later_second(made["metadata"]["creationTimestamp"]))
+    made = await harness.upper.create(harness.path("rolebindings", api=RBAC), body)
+    await wait_until(lambda: in_a_later_second(made["metadata"]["creationTimestamp"]))
     volumes = [{"name": f"c-{name}", "configMap": {"name": name}} for name in CONFIGS]
     volumes += [{"name": f"s-{name}", "secret": {"secretName": name}} for name in SECRETS]
-    await ground.run_pod("user", {"serviceAccountName": "robot", "volumes": volumes})
+    await harness.run_pod("user", {"serviceAccountName": "robot", "volumes": volumes})
     for name in PODS:
         meta: Any = {"labels": {"app": name, "tier": "front"}, "annotations": {"note": name}}
-        await ground.run_pod(name, **meta)
-    site = ground.sites[A]
-    await site.until(ground.path("rolebindings", "reading", RBAC), bool)
+        await harness.run_pod(name, **meta)
+    site = harness.sites[A]
+    await site.until(harness.path("rolebindings", "reading", RBAC), bool)
     for name in ("port", "unserved"):
-        await site.until(ground.path("services", name), bool)
+        await site.until(harness.path("services", name), bool)
     for name in PODS:
-        await site.until(ground.pod_path(name), is_ready)
-    await ground.calm()
+        await site.until(harness.pod_path(name), is_ready)
+    await harness.wait_idle()
 
 
-async def tamperings(ground: Ground) -> list[Tampering]:
+async def tamperings(harness: EngineHarness) -> list[ForeignChange]:
     """Return the tamperings, each of another object."""
-    path = ground.path
-    tolerations = (await ground.sites[A].read(ground.pod_path("limited")))["spec"]["tolerations"]
+    path = harness.path
+    tolerations = (await harness.sites[A].read(harness.pod_path("limited")))["spec"]["tolerations"]
     debugged = [*tolerations, {"key": "gpu", "operator": "Exists", "effect": "NoSchedule"}]
     limits = {"activeDeadlineSeconds": 100000, "tolerations": debugged}
     added = f"/spec/tolerations/{len(tolerations)}"
@@ -118,72 +118,74 @@ async def tamperings(ground: Ground) -> list[Tampering]:
     ports = ("/spec/ports/0/port", "/spec/ports/0/targetPort")  # Kubernetes sets the second to the first
     verbs = [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "delete"]}]
     return [
-        _config(ground, "edited", {"data": {"key": "edited"}}, "/data/key"),
-        _config(ground, "added", {"data": {"third": "added"}}, "/data/third"),
-        _config(ground, "emptied", {"data": None}, "/data/key", "/data/more", by=False),
-        _config(ground, "labelled", {"metadata": {"labels": {"team": "red"}}}, "/metadata/labels/team"),
+        _config(harness, "edited", {"data": {"key": "edited"}}, "/data/key"),
+        _config(harness, "added", {"data": {"third": "added"}}, "/data/third"),
+        _config(harness, "emptied", {"data": None}, "/data/key", "/data/more", by=False),
+        _config(harness, "labelled", {"metadata": {"labels": {"team": "red"}}}, "/metadata/labels/team"),
         _config(
-            ground,
+            harness,
             "unnamed",
             {"metadata": {"annotations": {OWNER_NAME: None}}},
             "/metadata/annotations/tensile-kube.io~1owner-name",
             by=False,
         ),
-        _config(ground, "frozen", {"data": {"key": "frozen"}, "immutable": True}, "/data/key", "/immutable"),
-        _config(ground, "gone", None, change="deleted"),
+        _config(harness, "frozen", {"data": {"key": "frozen"}, "immutable": True}, "/data/key", "/immutable"),
+        _config(harness, "gone", None, change="deleted"),
         _config(
-            ground,
+            harness,
             "unmarked",
             {"metadata": {"labels": {OWNER: None}}},
             "/metadata/labels/tensile-kube.io~1owner",
             by=False,
             change="unmarked",
         ),
-        Tampering("Secret", "changed", path("secrets", "changed"), {"data": {"key": HIDDEN[1]}}, ("/data/key",)),
-        Tampering("Secret", "stripped", path("secrets", "stripped"), {"data": {"key": None}}, ("/data/key",), by=False),
-        Tampering("Secret", "deleted", path("secrets", "deleted"), None, change="deleted"),
-        Tampering("Service", "port", path("services", "port"), {"spec": port}, ports),
-        Tampering("Service", "unserved", path("services", "unserved"), None, change="deleted"),
-        Tampering("Role", "reader", path("roles", "reader", RBAC), {"rules": verbs}, ("/rules/0/verbs",)),
-        Tampering("RoleBinding", "reading", path("rolebindings", "reading", RBAC), None, change="deleted"),
-        Tampering(
+        ForeignChange("Secret", "changed", path("secrets", "changed"), {"data": {"key": HIDDEN[1]}}, ("/data/key",)),
+        ForeignChange(
+            "Secret", "stripped", path("secrets", "stripped"), {"data": {"key": None}}, ("/data/key",), by=False
+        ),
+        ForeignChange("Secret", "deleted", path("secrets", "deleted"), None, change="deleted"),
+        ForeignChange("Service", "port", path("services", "port"), {"spec": port}, ports),
+        ForeignChange("Service", "unserved", path("services", "unserved"), None, change="deleted"),
+        ForeignChange("Role", "reader", path("roles", "reader", RBAC), {"rules": verbs}, ("/rules/0/verbs",)),
+        ForeignChange("RoleBinding", "reading", path("rolebindings", "reading", RBAC), None, change="deleted"),
+        ForeignChange(
             "ServiceAccount",
             "robot",
             path("serviceaccounts", "robot"),
             {"automountServiceAccountToken": False},
             ("/automountServiceAccountToken",),
         ),
-        Tampering(
+        ForeignChange(
             "Pod",
             "labels",
-            ground.pod_path("labels"),
+            harness.pod_path("labels"),
             {"metadata": {"labels": {"app": "edited"}, "annotations": {"note": "edited"}}},
             ("/metadata/annotations/note", "/metadata/labels/app"),
         ),
-        Tampering(
+        ForeignChange(
             "Pod",
             "removed",
-            ground.pod_path("removed"),
+            harness.pod_path("removed"),
             {"metadata": {"labels": {"app": None}, "annotations": {"note": None}}},
             ("/metadata/annotations/note", "/metadata/labels/app"),
             by=False,
         ),
-        Tampering("Pod", "image", ground.pod_path("image"), image, ("/spec/containers/0/image",), how="strategic"),
-        Tampering(
-            "Pod", "limited", ground.pod_path("limited"), {"spec": limits}, ("/spec/activeDeadlineSeconds", added)
+        ForeignChange("Pod", "image", harness.pod_path("image"), image, ("/spec/containers/0/image",), how="strategic"),
+        ForeignChange(
+            "Pod", "limited", harness.pod_path("limited"), {"spec": limits}, ("/spec/activeDeadlineSeconds", added)
         ),
-        Tampering("Pod", "lost", ground.pod_path("lost"), None, change="deleted"),
-        Tampering(
+        ForeignChange("Pod", "lost", harness.pod_path("lost"), None, change="deleted"),
+        ForeignChange(
             "Namespace",
-            ground.namespace,
-            f"/api/v1/namespaces/{ground.namespace}",
+            harness.namespace,
+            f"/api/v1/namespaces/{harness.namespace}",
             {"metadata": {"labels": {WARN: "privileged"}}},
             ("/metadata/labels/pod-security.kubernetes.io~1warn",),
         ),
-        Tampering(
+        ForeignChange(
             "Node",
-            ground.nodes[A],
-            f"/api/v1/nodes/{ground.nodes[A]}",
+            harness.nodes[A],
+            f"/api/v1/nodes/{harness.nodes[A]}",
             {"metadata": {"labels": {"clusterID": "edited"}}},
             ("/metadata/labels/clusterID",),
             cluster=UPPER,
@@ -191,26 +193,26 @@ async def tamperings(ground: Ground) -> list[Tampering]:
     ]
 
 
-def _config(ground: Ground, name: str, body: Manifest | None, *fields: str, **more: Any) -> Tampering:
-    return Tampering("ConfigMap", name, ground.path("configmaps", name), body, fields, **more)
+def _config(harness: EngineHarness, name: str, body: Manifest | None, *fields: str, **more: Any) -> ForeignChange:
+    return ForeignChange("ConfigMap", name, harness.path("configmaps", name), body, fields, **more)
 
 
 REFUSED = {("unmarked", 409)}
 """What a running engine retries from time to time: to create an object whose name is taken."""
 
 
-async def told(ground: Ground, output: str = "json") -> str:
+async def drift_output(harness: EngineHarness, output: str = "json") -> str:
     """Return the command's output, and assert that it wrote nothing."""
-    await ground.note()
+    await harness.mark_audit_logs()
     found = await asyncio.to_thread(
         drift.drift,
-        ground.topology(with_fields(controllers=["PV", "Service", "RBAC", "ServiceAccount"])),
-        ClusterAccess(ground.directory),
+        harness.topology(with_fields(controllers=["PV", "Service", "RBAC", "ServiceAccount"])),
+        ClusterAccess(harness.directory),
         output,
         PlanOptions(),
         colour=False,
     )
-    attempts = await ground.attempts(without=("leases", "events"))
+    attempts = await harness.attempts(without=("leases", "events"))
     assert [write for write, code in attempts if (write.name, code) not in REFUSED] == []
     assert found.unreached == ""
     assert not any(value in found.text for value in HIDDEN)
@@ -229,26 +231,26 @@ def by_object(document: str) -> dict[tuple[str, ...], tuple[str, dict[str, str |
     }
 
 
-async def test_every_kind_of_tampering_is_reported_and_edits_of_upper_objects_are_not(ground: Ground) -> None:
+async def test_every_kind_of_tampering_is_reported_and_edits_of_upper_objects_are_not(harness: EngineHarness) -> None:
     """Fields and clients are correct, and no content of a Secret is printed.
 
     The engine is stopped during the tampering.
     """
-    await furnished(ground)
-    assert by_object(await told(ground)) == {}, "the engine's own writes are no drift"
-    await ground.stop()
-    last = (await ground.sites[A].read(ground.path("configmaps", "above")))["metadata"]["managedFields"][-1]["time"]
-    await polled(lambda: in_a_later_second(last))
-    changes = await tamperings(ground)
+    await furnished(harness)
+    assert by_object(await drift_output(harness)) == {}, "the engine's own writes are no drift"
+    await harness.stop()
+    last = (await harness.sites[A].read(harness.path("configmaps", "above")))["metadata"]["managedFields"][-1]["time"]
+    await wait_until(lambda: in_a_later_second(last))
+    changes = await tamperings(harness)
     assert len(changes) >= 20
     for one in changes:
-        site = ground.sites[one.cluster]
+        site = harness.sites[one.cluster]
         if one.body is None:
             await site.delete(one.path, 0)
         else:
             await site.patch(f"{one.path}?fieldManager=hand-{one.name}", one.body, one.how)
-    await ground.upper.patch(ground.path("configmaps", "above"), {"data": {"key": "new", "more": None, "fresh": "x"}})
-    await ground.upper.patch(ground.pod_path("user"), {"metadata": {"labels": {"fresh": "x"}}})
+    await harness.upper.patch(harness.path("configmaps", "above"), {"data": {"key": "new", "more": None, "fresh": "x"}})
+    await harness.upper.patch(harness.pod_path("user"), {"metadata": {"labels": {"fresh": "x"}}})
     expected = {
         (one.cluster, one.kind, one.name): (
             one.change,
@@ -256,24 +258,24 @@ async def test_every_kind_of_tampering_is_reported_and_edits_of_upper_objects_ar
         )
         for one in changes
     }
-    assert by_object(await told(ground)) == expected
-    path = ground.save(with_fields(controllers=["PV", "Service", "RBAC", "ServiceAccount"]))
-    done = await ran([PROGRAM, "plan", "--drift", "-f", str(path)])
+    assert by_object(await drift_output(harness)) == expected
+    path = harness.save(with_fields(controllers=["PV", "Service", "RBAC", "ServiceAccount"]))
+    done = await run_command([PROGRAM, "plan", "--drift", "-f", str(path)])
     assert (done.code, done.err) == (2, "")
     assert done.out.splitlines()[-1].startswith("Drift: ")
     assert not any(value in done.out for value in HIDDEN)
 
 
-async def test_a_started_engine_reverts_and_counts_the_drift_that_it_can_revert(ground: Ground) -> None:
+async def test_a_started_engine_reverts_and_counts_the_drift_that_it_can_revert(harness: EngineHarness) -> None:
     """Drift that remains is still reported, and edits of upper objects are carried down without being counted."""
-    await ground.start(with_fields(controllers=["PV", "Service", "RBAC", "ServiceAccount"]))
-    site = ground.sites[A]
-    await site.until(ground.path("configmaps", "above"), lambda one: one["data"] == {"key": "new", "fresh": "x"})
-    await site.until(ground.pod_path("image"), lambda one: one["spec"]["containers"][0]["image"] == "app:1")
-    await ground.calm()
-    left = by_object(await told(ground))
+    await harness.start(with_fields(controllers=["PV", "Service", "RBAC", "ServiceAccount"]))
+    site = harness.sites[A]
+    await site.until(harness.path("configmaps", "above"), lambda one: one["data"] == {"key": "new", "fresh": "x"})
+    await site.until(harness.pod_path("image"), lambda one: one["spec"]["containers"][0]["image"] == "app:1")
+    await harness.wait_idle()
+    left = by_object(await drift_output(harness))
     assert {key[1:] for key in left} == {("Pod", "limited"), ("ConfigMap", "unmarked")}
-    counted = {(one.ref.kind.name, one.ref.name) for one in ground.engine.loop.drift}
+    counted = {(one.ref.kind.name, one.ref.name) for one in harness.engine.loop.drift}
     assert ("ConfigMap", "above") not in counted
     assert ("Pod", "user") not in counted
     assert {
@@ -287,15 +289,15 @@ async def test_a_started_engine_reverts_and_counts_the_drift_that_it_can_revert(
         ("Pod", "labels"),
         ("Pod", "removed"),
         ("Pod", "image"),
-        ("Node", ground.nodes[A]),
+        ("Node", harness.nodes[A]),
     } <= counted
-    (edited,) = (one.drift for one in ground.engine.loop.drift if one.ref.name == "edited")
+    (edited,) = (one.drift for one in harness.engine.loop.drift if one.ref.name == "edited")
     assert (edited.fields, edited.managers) == (("data.key",), ("hand-edited",))
-    source = page_source(ground.engine, EngineStatus(utc_now), RecentChanges(utc_now), in_configmap=False)
+    source = page_source(harness.engine, EngineStatus(utc_now), RecentChanges(utc_now), in_configmap=False)
     shown = content(source.view(ResourceUsage()))
-    assert f"ConfigMap {ground.namespace}/edited</td><td>data.key</td><td>hand-edited" in shown
+    assert f"ConfigMap {harness.namespace}/edited</td><td>data.key</td><td>hand-edited" in shown
     assert not any(value in shown for value in HIDDEN)
-    (row,) = (one for one in lowers(ground.engine)() or () if one.name == A)
-    assert row.drift == ground.engine.loop.drift.of_lower(A) >= len(counted)
-    await site.delete(ground.path("configmaps", "unmarked"))
-    await ground.end_pods("user", *(name for name in PODS if name != "lost"))
+    (row,) = (one for one in lowers(harness.engine)() or () if one.name == A)
+    assert row.drift == harness.engine.loop.drift.of_lower(A) >= len(counted)
+    await site.delete(harness.path("configmaps", "unmarked"))
+    await harness.end_pods("user", *(name for name in PODS if name != "lost"))

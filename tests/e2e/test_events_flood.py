@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from enginekit import UPPER, A, Ground, polled
+from enginekit import UPPER, A, EngineHarness, wait_until
 from sitekit import Manifest, is_ready
 
 from tensile.kubelet.pods.event_mirror import OBJECT_RATE
@@ -31,51 +31,51 @@ def about(pod: Manifest, name: str, message: str) -> Manifest:
     }
 
 
-async def other_namespace(ground: Ground) -> str:
+async def other_namespace(harness: EngineHarness) -> str:
     """Create an upper namespace of another tenant, with a pod that runs in the lower cluster."""
-    name = f"{ground.namespace}-quiet"
-    await ground.make_namespace(UPPER, name)
-    await ground.upper.create(ground.path("pods", namespace=name), ground.pod("honest"))
-    await ground.sites[A].until(ground.path("pods", "honest", namespace=name), is_ready)
+    name = f"{harness.namespace}-quiet"
+    await harness.make_namespace(UPPER, name)
+    await harness.upper.create(harness.path("pods", namespace=name), harness.pod("honest"))
+    await harness.sites[A].until(harness.path("pods", "honest", namespace=name), is_ready)
     return name
 
 
-async def loud(ground: Ground) -> list[Manifest]:
+async def loud(harness: EngineHarness) -> list[Manifest]:
     """Return the events of the flood that are mirrored."""
-    listed = await ground.upper.read(f"{ground.path('events')}?fieldSelector=reason=Flood")
+    listed = await harness.upper.read(f"{harness.path('events')}?fieldSelector=reason=Flood")
     found: list[Manifest] = listed["items"]
     return found
 
 
-async def test_a_flood_of_events_is_limited_and_does_not_delay_other_tenants(ground: Ground) -> None:
+async def test_a_flood_of_events_is_limited_and_does_not_delay_other_tenants(harness: EngineHarness) -> None:
     """Of 600 events of 60 KB about fifty are mirrored, truncated and without control characters.
 
     An event of another tenant that is created after them is mirrored nevertheless.
     """
-    quiet = await other_namespace(ground)
+    quiet = await other_namespace(harness)
     try:
-        await ground.bind("flooded")
-        site = ground.sites[A]
-        flooded = await site.until(ground.pod_path("flooded"), is_ready)
-        honest = await site.read(ground.path("pods", "honest", namespace=quiet))
-        mirror = ground.engine.clusters.joined[A].events
+        await harness.bind("flooded")
+        site = harness.sites[A]
+        flooded = await site.until(harness.pod_path("flooded"), is_ready)
+        honest = await site.read(harness.path("pods", "honest", namespace=quiet))
+        mirror = harness.engine.clusters.joined[A].events
         assert mirror is not None
         for first in range(0, FLOOD, 50):
             made = [about(flooded, f"flood.{number}", TEXT) for number in range(first, first + 50)]
-            await asyncio.gather(*(site.create(ground.path("events"), one) for one in made))
-        await site.create(ground.path("events", namespace=quiet), about(honest, "honest.1", "all is well"))
+            await asyncio.gather(*(site.create(harness.path("events"), one) for one in made))
+        await site.create(harness.path("events", namespace=quiet), about(honest, "honest.1", "all is well"))
         fields = "fieldSelector=reason=Honest"
-        told = await ground.upper.until_all(f"{ground.path('events', namespace=quiet)}?{fields}", bool)
-        assert [one["message"] for one in told.values()] == ["all is well"]
+        events = await harness.upper.until_all(f"{harness.path('events', namespace=quiet)}?{fields}", bool)
+        assert [one["message"] for one in events.values()] == ["all is well"]
         burst, seconds = OBJECT_RATE
-        assert len(await loud(ground)) <= burst + 60 / seconds
-        await polled(lambda: not len(mirror))
-        found = await loud(ground)
+        assert len(await loud(harness)) <= burst + 60 / seconds
+        await wait_until(lambda: not len(mirror))
+        found = await loud(harness)
         assert 1 <= len(found) <= burst + 60 / seconds
         assert mirror.counts["dropped"] >= FLOOD - len(found)
         assert max(len(one["message"].encode()) for one in found) <= LONGEST_MESSAGE
         assert "\x1b" not in "".join(one["message"] for one in found)
     finally:
-        await ground.upper.delete(ground.path("pods", namespace=quiet), 0)
-        await ground.upper.until_all(ground.path("pods", namespace=quiet), lambda left: not left)
-        await ground.upper.delete(f"/api/v1/namespaces/{quiet}")
+        await harness.upper.delete(harness.path("pods", namespace=quiet), 0)
+        await harness.upper.until_all(harness.path("pods", namespace=quiet), lambda left: not left)
+        await harness.upper.delete(f"/api/v1/namespaces/{quiet}")

@@ -11,8 +11,20 @@ from typing import Any
 import aiohttp
 import pytest
 import pytest_asyncio
-from enginekit import UPPER, A, B, Done, Edit, Ground, advertised, edit_lower, ran, standing, with_fields
-from plankit import apart_from_room
+from enginekit import (
+    UPPER,
+    A,
+    B,
+    CommandResult,
+    Edit,
+    EngineHarness,
+    advertised,
+    edit_lower,
+    run_command,
+    running_engine,
+    with_fields,
+)
+from plankit import without_capacity_changes
 from sitekit import Manifest, is_ready
 
 from tensile.names import OWNER, TOKEN_TERM
@@ -41,46 +53,46 @@ def edits(sandbox: Sandbox) -> tuple[Edit, ...]:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def ground(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Ground]:
+async def harness(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[EngineHarness]:
     """Start an engine with one identity per lower, and an account that may list pods."""
-    async with standing(sandbox, tmp_path_factory.mktemp("identity"), *edits(sandbox)) as made:
+    async with running_engine(sandbox, tmp_path_factory.mktemp("identity"), *edits(sandbox)) as harness:
         meta = {"metadata": {"name": "robot"}}
-        await made.upper.create(made.path("serviceaccounts"), meta)
-        await made.upper.create(made.path("roles", api=RBAC), {"metadata": {"name": "reads"}, "rules": READS})
-        await bind_role(made, "reads", "Role", "reads")
-        yield made
+        await harness.upper.create(harness.path("serviceaccounts"), meta)
+        await harness.upper.create(harness.path("roles", api=RBAC), {"metadata": {"name": "reads"}, "rules": READS})
+        await bind_role(harness, "reads", "Role", "reads")
+        yield harness
 
 
-async def bind_role(ground: Ground, name: str, kind: str, role: str) -> Manifest:
+async def bind_role(harness: EngineHarness, name: str, kind: str, role: str) -> Manifest:
     """Bind an upper role to the account `robot`, and to a group that contains other members in a lower cluster."""
     subjects = [
-        {"kind": "ServiceAccount", "namespace": ground.namespace, "name": "robot"},
+        {"kind": "ServiceAccount", "namespace": harness.namespace, "name": "robot"},
         {"kind": "Group", "apiGroup": "rbac.authorization.k8s.io", "name": "system:authenticated"},
     ]
     role_ref = {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": role}
     body = {"metadata": {"name": name}, "roleRef": role_ref, "subjects": subjects}
-    return await ground.upper.create(ground.path("rolebindings", api=RBAC), body)
+    return await harness.upper.create(harness.path("rolebindings", api=RBAC), body)
 
 
-async def runs(ground: Ground, name: str, lower: str, **spec: Any) -> tuple[Manifest, Manifest]:
+async def runs(harness: EngineHarness, name: str, lower: str, **spec: Any) -> tuple[Manifest, Manifest]:
     """Bind a pod of the account `robot`, wait until it is ready, and return it with its lower pod."""
-    pod = await ground.run_pod(name, {"serviceAccountName": "robot", **spec}, lower)
-    return pod, await ground.sites[lower].read(ground.pod_path(name))
+    pod = await harness.run_pod(name, {"serviceAccountName": "robot", **spec}, lower)
+    return pod, await harness.sites[lower].read(harness.pod_path(name))
 
 
-async def listed(ground: Ground, cluster: str, token: str, authority: str = "", server: str = "") -> int:
+async def listed(harness: EngineHarness, cluster: str, token: str, authority: str = "", server: str = "") -> int:
     """List pods of the namespace with a token, and return the status code."""
-    tls = ssl.create_default_context(cadata=authority or authority_of(ground, cluster))
+    tls = ssl.create_default_context(cadata=authority or authority_of(harness, cluster))
     connector = aiohttp.TCPConnector(ssl=tls)
-    url = (server or ground.sandbox.clusters[cluster].server) + ground.path("pods")
+    url = (server or harness.sandbox.clusters[cluster].server) + harness.path("pods")
     headers = {"Authorization": f"Bearer {token}"}
     async with aiohttp.ClientSession(connector=connector, headers=headers) as session, session.get(url) as answer:
         return answer.status
 
 
-def authority_of(ground: Ground, cluster: str) -> str:
+def authority_of(harness: EngineHarness, cluster: str) -> str:
     """Return the CA certificate of a cluster."""
-    return (ground.sandbox.clusters[cluster].audit_log.parent / "pki" / "ca.crt").read_text()
+    return (harness.sandbox.clusters[cluster].audit_log.parent / "pki" / "ca.crt").read_text()
 
 
 def claims(token: str) -> Manifest:
@@ -108,41 +120,41 @@ def secret_of(pod: Manifest) -> str:
     return f"upper-token-{pod['metadata']['uid']}"
 
 
-async def test_with_identity_lower_the_account_is_mirrored_before_the_pod(ground: Ground) -> None:
+async def test_with_identity_lower_the_account_is_mirrored_before_the_pod(harness: EngineHarness) -> None:
     """The pod keeps its token volume, and a token of the lower account lists pods in the lower cluster alone."""
-    pod, below = await runs(ground, "home", A)
-    site = ground.sites[A]
-    account = await site.read(ground.path("serviceaccounts", "robot"))
-    assert account["metadata"]["labels"][OWNER] == ground.owner.mark
-    assert below["spec"]["serviceAccountName"] == "robot"
-    assert below["spec"]["volumes"] == pod["spec"]["volumes"]
-    assert "serviceAccountToken" in mounted(below)[0]
-    binding = await site.until(ground.path("rolebindings", "reads", api=RBAC), bool)
-    assert binding["subjects"] == [{"kind": "ServiceAccount", "namespace": ground.namespace, "name": "robot"}]
-    token = await token_below(ground, "robot")
-    assert await listed(ground, A, token) == 200
-    assert await listed(ground, UPPER, token) == 401
+    pod, lower_object = await runs(harness, "home", A)
+    site = harness.sites[A]
+    account = await site.read(harness.path("serviceaccounts", "robot"))
+    assert account["metadata"]["labels"][OWNER] == harness.owner.mark
+    assert lower_object["spec"]["serviceAccountName"] == "robot"
+    assert lower_object["spec"]["volumes"] == pod["spec"]["volumes"]
+    assert "serviceAccountToken" in mounted(lower_object)[0]
+    binding = await site.until(harness.path("rolebindings", "reads", api=RBAC), bool)
+    assert binding["subjects"] == [{"kind": "ServiceAccount", "namespace": harness.namespace, "name": "robot"}]
+    token = await token_below(harness, "robot")
+    assert await listed(harness, A, token) == 200
+    assert await listed(harness, UPPER, token) == 401
 
 
-async def token_below(ground: Ground, account: str) -> str:
+async def token_below(harness: EngineHarness, account: str) -> str:
     """Create a token of an account in lower-a, as the kubelet there does."""
-    answer = await ground.sites[A].create(f"{ground.path('serviceaccounts', account)}/token", {"spec": {}})
+    answer = await harness.sites[A].create(f"{harness.path('serviceaccounts', account)}/token", {"spec": {}})
     return str(answer["status"]["token"])
 
 
-async def test_mirrored_rights_follow_the_upper_ones_and_are_deleted_with_the_last_pod(ground: Ground) -> None:
+async def test_mirrored_rights_follow_the_upper_ones_and_are_deleted_with_the_last_pod(harness: EngineHarness) -> None:
     """Upper edits are carried down, and edits in the lower cluster are reverted."""
-    await ground.upper.until(ground.pod_path("home"), is_ready)
-    site, role = ground.sites[A], ground.path("roles", "reads", api=RBAC)
+    await harness.upper.until(harness.pod_path("home"), is_ready)
+    site, role = harness.sites[A], harness.path("roles", "reads", api=RBAC)
     only = [{**READS[0], "verbs": ["list"]}]
-    await ground.upper.patch(role, {"rules": only})
+    await harness.upper.patch(role, {"rules": only})
     await site.until(role, lambda found: found["rules"] == only)
     await site.patch(role, {"rules": []})
     await site.until(role, lambda found: found["rules"] == only)
-    await site.patch(ground.path("serviceaccounts", "robot"), {"automountServiceAccountToken": False})
-    await site.until(ground.path("serviceaccounts", "robot"), lambda found: found["automountServiceAccountToken"])
-    await ground.end_pods("home")
-    await site.gone(ground.path("serviceaccounts", "robot"), role, ground.path("rolebindings", "reads", api=RBAC))
+    await site.patch(harness.path("serviceaccounts", "robot"), {"automountServiceAccountToken": False})
+    await site.until(harness.path("serviceaccounts", "robot"), lambda found: found["automountServiceAccountToken"])
+    await harness.end_pods("home")
+    await site.gone(harness.path("serviceaccounts", "robot"), role, harness.path("rolebindings", "reads", api=RBAC))
 
 
 VAULT = {
@@ -158,143 +170,145 @@ VAULT = {
 }
 
 
-async def test_with_identity_upper_every_token_is_issued_by_the_upper_cluster(ground: Ground) -> None:
+async def test_with_identity_upper_every_token_is_issued_by_the_upper_cluster(harness: EngineHarness) -> None:
     """Each token has its own audience and lifetime, is bound to the upper pod, and is mounted at the pod's paths."""
-    pod, below = await runs(ground, "away", B, **VAULT)
-    secret = await ground.sites[B].read(ground.path("secrets", secret_of(pod)))
-    data, token_files, vault_files = contents(secret), mounted(below), mounted(below, "/vault")
+    pod, lower_object = await runs(harness, "away", B, **VAULT)
+    secret = await harness.sites[B].read(harness.path("secrets", secret_of(pod)))
+    data, token_files, vault_files = contents(secret), mounted(lower_object), mounted(lower_object, "/vault")
     assert {one["secret"]["name"] for one in (*token_files, *vault_files)} == {secret["metadata"]["name"]}
     files = {item["path"]: item["key"] for one in token_files for item in one["secret"]["items"]}
     assert files == {"token": "token", "ca.crt": "ca.crt", "namespace": "namespace"}
-    assert below["spec"]["automountServiceAccountToken"] is False
-    assert data["namespace"] == ground.namespace
+    assert lower_object["spec"]["automountServiceAccountToken"] is False
+    assert data["namespace"] == harness.namespace
     (item,) = vault_files[0]["secret"]["items"]
     for token, seconds in ((data["token"], 3600), (data[item["key"]], 1200)):
-        said = claims(token)
-        assert said["exp"] - said["iat"] == seconds, "3607 would give a year"
-        assert said["kubernetes.io"]["pod"]["uid"] == pod["metadata"]["uid"]
-        assert said["sub"] == f"system:serviceaccount:{ground.namespace}:robot"
+        token_claims = claims(token)
+        assert token_claims["exp"] - token_claims["iat"] == seconds, "3607 would give a year"
+        assert token_claims["kubernetes.io"]["pod"]["uid"] == pod["metadata"]["uid"]
+        assert token_claims["sub"] == f"system:serviceaccount:{harness.namespace}:robot"
     assert (item["path"], claims(data[item["key"]])["aud"]) == ("t", ["vault"])
-    await ground.end_pods("away")
+    await harness.end_pods("away")
 
 
-async def test_with_identity_upper_a_pod_lists_upper_pods_over_two_renewals(ground: Ground) -> None:
+async def test_with_identity_upper_a_pod_lists_upper_pods_over_two_renewals(harness: EngineHarness) -> None:
     """It needs only the mounted address, authority and token; each new token works, and none is valid after the pod."""
-    pod, below = await runs(ground, "caller", B)
-    site, path = ground.sites[B], ground.path("secrets", secret_of(pod))
-    environment = {one["name"]: one["value"] for one in below["spec"]["containers"][0]["env"]}
+    pod, lower_object = await runs(harness, "caller", B)
+    site, path = harness.sites[B], harness.path("secrets", secret_of(pod))
+    environment = {one["name"]: one["value"] for one in lower_object["spec"]["containers"][0]["env"]}
     server = f"https://{environment['KUBERNETES_SERVICE_HOST']}:{environment['KUBERNETES_SERVICE_PORT']}"
-    assert server == advertised(ground.sandbox)
+    assert server == advertised(harness.sandbox)
     data = contents(await site.read(path))
     tokens = [data["token"]]
-    assert await listed(ground, UPPER, data["token"], data["ca.crt"], server) == 200
+    assert await listed(harness, UPPER, data["token"], data["ca.crt"], server) == 200
     for _ in range(2):
         await site.patch(path, {"metadata": {"annotations": {TOKEN_TERM: LONG_AGO}}})
         data = contents(await site.until(path, lambda found: contents(found)["token"] not in tokens))
         tokens.append(data["token"])
-        assert await listed(ground, UPPER, data["token"], data["ca.crt"], server) == 200
+        assert await listed(harness, UPPER, data["token"], data["ca.crt"], server) == 200
     await site.delete(path)
     data = contents(await site.until(path, lambda found: bool(found) and contents(found)["token"] not in tokens))
-    await ground.end_pods("caller")
+    await harness.end_pods("caller")
     await site.gone(path, limit=SOON)
-    await refused_soon(ground, data["token"], data["ca.crt"], server)
+    await refused_soon(harness, data["token"], data["ca.crt"], server)
 
 
-async def refused_soon(ground: Ground, token: str, authority: str, server: str) -> None:
+async def refused_soon(harness: EngineHarness, token: str, authority: str, server: str) -> None:
     """Wait until the upper cluster rejects a token, which no watch reports."""
     async with asyncio.timeout(SOON):
-        while await listed(ground, UPPER, token, authority, server) != 401:  # noqa: ASYNC110 - no watch reports it
+        while await listed(harness, UPPER, token, authority, server) != 401:  # noqa: ASYNC110 - no watch reports it
             await asyncio.sleep(0.2)
 
 
-async def test_a_plan_redacts_tokens_and_shows_no_renewal(ground: Ground) -> None:
+async def test_a_plan_redacts_tokens_and_shows_no_renewal(harness: EngineHarness) -> None:
     """The plan of a new pod lists the keys of its Secret, and the plan of a pod with an expired token has no change."""
-    await ground.stop()
-    await ground.bind("planned", {"serviceAccountName": "robot"}, B)
-    done = await planned(ground)
+    await harness.stop()
+    await harness.bind("planned", {"serviceAccountName": "robot"}, B)
+    done = await planned(harness)
     assert done.code == 2, done
     (secret,) = (one for one in json.loads(done.out)["changes"] if one["kind"] == "Secret")
     (operation,) = secret["operations"]
     assert operation["value"]["data"] == dict.fromkeys(("ca.crt", "namespace", "token"), "(redacted)")
-    await ground.start(*edits(ground.sandbox))
-    pod = await ground.upper.until(ground.pod_path("planned"), is_ready)
-    await ground.calm()
-    await ground.stop()
-    path = ground.path("secrets", secret_of(pod))
-    await ground.sites[B].patch(path, {"metadata": {"annotations": {TOKEN_TERM: LONG_AGO}}})
-    done = await planned(ground)
-    changes = apart_from_room(json.loads(done.out)["changes"])
+    await harness.start(*edits(harness.sandbox))
+    pod = await harness.upper.until(harness.pod_path("planned"), is_ready)
+    await harness.wait_idle()
+    await harness.stop()
+    path = harness.path("secrets", secret_of(pod))
+    await harness.sites[B].patch(path, {"metadata": {"annotations": {TOKEN_TERM: LONG_AGO}}})
+    done = await planned(harness)
+    changes = without_capacity_changes(json.loads(done.out)["changes"])
     assert [(one["action"], one["kind"], one["name"]) for one in changes] == []
-    await ground.start(*edits(ground.sandbox))
-    await ground.sites[B].until(path, lambda found: found["metadata"]["annotations"][TOKEN_TERM] != LONG_AGO)
-    await ground.end_pods("planned")
+    await harness.start(*edits(harness.sandbox))
+    await harness.sites[B].until(path, lambda found: found["metadata"]["annotations"][TOKEN_TERM] != LONG_AGO)
+    await harness.end_pods("planned")
 
 
-async def planned(ground: Ground) -> Done:
+async def planned(harness: EngineHarness) -> CommandResult:
     """Run `tensile plan` on the engine's topology."""
-    path = ground.save(*edits(ground.sandbox))
-    return await ran([sys.executable, "-m", "tensile", "plan", "-f", str(path), "-o", "json"])
+    path = harness.save(*edits(harness.sandbox))
+    return await run_command([sys.executable, "-m", "tensile", "plan", "-f", str(path), "-o", "json"])
 
 
-async def test_with_identity_none_a_pod_runs_as_default_without_a_token(ground: Ground) -> None:
+async def test_with_identity_none_a_pod_runs_as_default_without_a_token(harness: EngineHarness) -> None:
     """The volume of admission is removed, and the token source is removed from the pod's own volume."""
     none = edit_lower(A, serviceAccounts={"identity": "none"})
-    await ground.reload(*edits(ground.sandbox), none)
+    await harness.reload(*edits(harness.sandbox), none)
     sources = [{"serviceAccountToken": {"path": "t"}}, {"configMap": {"name": "kube-root-ca.crt"}}]
-    _, below = await runs(ground, "nobody", A, volumes=[{"name": "own", "projected": {"sources": sources}}])
-    assert below["spec"]["serviceAccountName"] == "default"
-    assert [one["name"] for one in below["spec"]["volumes"]] == ["own"]
-    assert below["spec"]["volumes"][0]["projected"]["sources"] == sources[1:]
-    assert "volumeMounts" not in below["spec"]["containers"][0]
-    assert await ground.sites[A].read(ground.path("serviceaccounts", "robot")) == {}
-    await ground.end_pods("nobody")
-    await ground.reload(*edits(ground.sandbox))
+    _, lower_object = await runs(harness, "nobody", A, volumes=[{"name": "own", "projected": {"sources": sources}}])
+    assert lower_object["spec"]["serviceAccountName"] == "default"
+    assert [one["name"] for one in lower_object["spec"]["volumes"]] == ["own"]
+    assert lower_object["spec"]["volumes"][0]["projected"]["sources"] == sources[1:]
+    assert "volumeMounts" not in lower_object["spec"]["containers"][0]
+    assert await harness.sites[A].read(harness.path("serviceaccounts", "robot")) == {}
+    await harness.end_pods("nobody")
+    await harness.reload(*edits(harness.sandbox))
 
 
-async def test_an_account_of_another_owner_is_not_used_and_not_touched(ground: Ground) -> None:
+async def test_an_account_of_another_owner_is_not_used_and_not_touched(harness: EngineHarness) -> None:
     """The upper pod reports the conflict, and runs once the account is deleted."""
-    site = ground.sites[A]
-    await ground.run_pod("first", {}, A)
-    foreign = await site.create(ground.path("serviceaccounts"), {"metadata": {"name": "robot"}})
-    made = await ground.bind("second", {"serviceAccountName": "robot"}, A)
-    assert "ServiceAccount" in await ground.told(made, "NameConflict")
-    found = await site.read(ground.path("serviceaccounts", "robot"))
+    site = harness.sites[A]
+    await harness.run_pod("first", {}, A)
+    foreign = await site.create(harness.path("serviceaccounts"), {"metadata": {"name": "robot"}})
+    made = await harness.bind("second", {"serviceAccountName": "robot"}, A)
+    assert "ServiceAccount" in await harness.wait_for_event(made, "NameConflict")
+    found = await site.read(harness.path("serviceaccounts", "robot"))
     assert found["metadata"]["resourceVersion"] == foreign["metadata"]["resourceVersion"]
-    assert await site.read(ground.pod_path("second")) == {}
-    await site.delete(ground.path("serviceaccounts", "robot"))
-    await ground.upper.until(ground.pod_path("second"), is_ready)
-    await ground.end_pods("first")
-    await ground.end_pods("second")
+    assert await site.read(harness.pod_path("second")) == {}
+    await site.delete(harness.path("serviceaccounts", "robot"))
+    await harness.upper.until(harness.pod_path("second"), is_ready)
+    await harness.end_pods("first")
+    await harness.end_pods("second")
 
 
-async def test_rights_that_the_engine_may_not_grant_are_reported_and_not_retried_at_once(ground: Ground) -> None:
+async def test_rights_that_the_engine_may_not_grant_are_reported_and_not_retried_at_once(
+    harness: EngineHarness,
+) -> None:
     """An engine without the right to escalate runs the pod, reports the refusal on it, and grants the other rights."""
-    user, site = f"{ground.user}-modest", ground.sites[A]
-    name = ground.namespace
+    user, site = f"{harness.user}-modest", harness.sites[A]
+    name = harness.namespace
     collections = {"clusterroles": {"rules": EVERYTHING_BUT_ESCALATION}}
     role_ref = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name}
     subject = {"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": user}
     collections["clusterrolebindings"] = {"roleRef": role_ref, "subjects": [subject]}  # type: ignore[dict-item]
     for plural, body in collections.items():
         await site.create(f"/{RBAC}/{plural}", {"metadata": {"name": name}, **body})
-    (ground.directory / "modest.kubeconfig").write_text(ground.kubeconfig(A, user, ()))
+    (harness.directory / "modest.kubeconfig").write_text(harness.kubeconfig(A, user, ()))
     try:
-        await ground.reload(*edits(ground.sandbox), edit_lower(A, kubeconfig="modest.kubeconfig"))
+        await harness.reload(*edits(harness.sandbox), edit_lower(A, kubeconfig="modest.kubeconfig"))
         rules = [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]
-        await ground.upper.create(ground.path("roles", api=RBAC), {"metadata": {"name": "king"}, "rules": rules})
-        await bind_role(ground, "king", "Role", "king")
-        pod, _ = await runs(ground, "modest", A)
-        message = await ground.told(pod, "Forbidden")
-        assert message.startswith(f"Role {ground.namespace}/king is not mirrored to lower cluster {A}: ")
+        await harness.upper.create(harness.path("roles", api=RBAC), {"metadata": {"name": "king"}, "rules": rules})
+        await bind_role(harness, "king", "Role", "king")
+        pod, _ = await runs(harness, "modest", A)
+        message = await harness.wait_for_event(pod, "Forbidden")
+        assert message.startswith(f"Role {harness.namespace}/king is not mirrored to lower cluster {A}: ")
         assert "not currently held" in message
-        await site.until(ground.path("rolebindings", "reads", api=RBAC), bool)
-        assert await site.read(ground.path("rolebindings", "king", api=RBAC)) == {}
-        tries = [one for one in ground.heard.problems if one[0].rule == "rights"]
+        await site.until(harness.path("rolebindings", "reads", api=RBAC), bool)
+        assert await site.read(harness.path("rolebindings", "king", api=RBAC)) == {}
+        tries = [one for one in harness.loop_recorder.problems if one[0].rule == "rights"]
         assert len(tries) == 1
-        await ground.end_pods("modest")
+        await harness.end_pods("modest")
         for plural in ("rolebindings", "roles"):
-            await ground.upper.delete(ground.path(plural, "king", api=RBAC))
+            await harness.upper.delete(harness.path(plural, "king", api=RBAC))
     finally:
-        await ground.reload(*edits(ground.sandbox))
+        await harness.reload(*edits(harness.sandbox))
         for plural in collections:
             await site.delete(f"/{RBAC}/{plural}/{name}")

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from enginekit import A, B, Edit, polled
-from programkit import STAMP, Program, served, streaming
+from enginekit import A, B, Edit, wait_until
+from programkit import STAMP, Program, followed_log, running_program
 from sitekit import LIMIT, Manifest, is_ready
 
 from bench.kit.sites import until
@@ -33,7 +33,7 @@ def in_row(*order: str) -> Edit:
     return edit
 
 
-class Row(Program):
+class ConsecutivePortsProgram(Program):
     """A program whose nodes get consecutive ports, starting at `row`."""
 
     def __init__(self, sandbox: Sandbox, directory: Path) -> None:
@@ -49,7 +49,7 @@ class Row(Program):
         for lower in file["lowers"]:
             del lower["node"]["kubeletPort"]
 
-    async def says(self, lower: str, port: int) -> None:
+    async def wait_for_port_status(self, lower: str, port: int) -> None:
         """Wait until a Node contains a port."""
         await self.upper.until(
             f"/api/v1/nodes/{self.nodes[lower]}",
@@ -109,24 +109,24 @@ def is_open(port: int) -> bool:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def program(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Row]:
+async def program(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ConsecutivePortsProgram]:
     """Start the program on a topology that sets no ports of nodes."""
-    async with served(sandbox, tmp_path_factory.mktemp("row"), Row) as made:
-        yield made
+    async with running_program(sandbox, tmp_path_factory.mktemp("row"), ConsecutivePortsProgram) as harness:
+        yield harness
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def ports(program: Row) -> AsyncIterator[dict[str, int]]:
+async def ports(program: ConsecutivePortsProgram) -> AsyncIterator[dict[str, int]]:
     """Return the ports of both nodes; before and after, the topology has both lowers."""
     await program.reload()
     for lower in (A, B):
-        await program.usable(program.nodes[lower])
+        await program.wait_for_node(program.nodes[lower])
     yield {lower: await program.port(lower) for lower in (A, B)}
     await program.reload()
 
 
 async def test_nodes_get_ports_in_order_and_keep_them_when_lowers_are_removed_and_added(
-    program: Row, ports: dict[str, int]
+    program: ConsecutivePortsProgram, ports: dict[str, int]
 ) -> None:
     """Ports start at `kubelet.port`, and a lower that is removed before another does not change the other's port.
 
@@ -134,28 +134,28 @@ async def test_nodes_get_ports_in_order_and_keep_them_when_lowers_are_removed_an
     """
     assert ports == {A: program.row[0], B: program.row[1]}
     await program.run(A, B)
-    async with streaming(program) as stream:
+    async with followed_log(program) as stream:
         await program.run(A)
         await program.reload(in_row(A))
         await program.upper.gone(f"/api/v1/nodes/{program.nodes[B]}")
         await program.reload(in_row(B, A))
-        await program.usable(program.nodes[B])
-        await program.says(B, program.row[1])
-        await program.says(A, program.row[0])
-        await stream.carries("after another one left and came back before it")
+        await program.wait_for_node(program.nodes[B])
+        await program.wait_for_port_status(B, program.row[1])
+        await program.wait_for_port_status(A, program.row[0])
+        await stream.check_line_arrives("after another one left and came back before it")
     await program.run(B)
     await program.reload(in_row(B))
     await program.upper.gone(f"/api/v1/nodes/{program.nodes[A]}")
-    await program.says(B, program.row[1])
+    await program.wait_for_port_status(B, program.row[1])
     await program.answers(B)
     await program.stop()
     await program.start(in_row(B))
-    await polled(lambda: is_open(program.row[1]))
-    await program.says(B, program.row[1])
+    await wait_until(lambda: is_open(program.row[1]))
+    await program.wait_for_port_status(B, program.row[1])
     await program.answers(B)
     await program.reload(in_row(B, A))
-    await program.usable(program.nodes[A])
-    await program.says(A, program.row[2])
-    await program.says(B, program.row[1])
+    await program.wait_for_node(program.nodes[A])
+    await program.wait_for_port_status(A, program.row[2])
+    await program.wait_for_port_status(B, program.row[1])
     await program.run(A, B)
     await program.answers(A, B)

@@ -46,7 +46,7 @@ class SharedLease:
 
 
 @pytest.fixture
-async def ground(sandbox: Sandbox) -> AsyncIterator[SharedLease]:
+async def shared_lease(sandbox: Sandbox) -> AsyncIterator[SharedLease]:
     """Connect to the upper cluster, and delete the lease afterwards."""
     upper = HttpCluster(UPPER, await from_kubeconfig(sandbox.directory / "upper.kubeconfig"))
     made = SharedLease(Site(sandbox.clusters["upper"]), upper)
@@ -56,17 +56,17 @@ async def ground(sandbox: Sandbox) -> AsyncIterator[SharedLease]:
     await upper.close()
 
 
-async def test_the_api_accepts_extreme_values_in_a_lease_but_no_invalid_durations(ground: SharedLease) -> None:
+async def test_the_api_accepts_extreme_values_in_a_lease_but_no_invalid_durations(shared_lease: SharedLease) -> None:
     """It accepts a duration of 68 years or none, any renewTime, and any holder.
 
     It rejects negative durations, zero, and numbers out of range.
     """
-    await ground.engine("one").acquire()
+    await shared_lease.engine("one").acquire()
     for spec in ({"leaseDurationSeconds": -1}, {"leaseDurationSeconds": 0}, {"leaseDurationSeconds": "15"}):
         with pytest.raises(Refused):
-            await ground.write(spec)
+            await shared_lease.write(spec)
     with pytest.raises(Refused):
-        await ground.write({"leaseTransitions": MOST + 1})
+        await shared_lease.write({"leaseTransitions": MOST + 1})
     for spec in (
         {"leaseDurationSeconds": MOST},
         {"leaseDurationSeconds": None},
@@ -74,15 +74,15 @@ async def test_the_api_accepts_extreme_values_in_a_lease_but_no_invalid_duration
         {"renewTime": "2999-01-01T00:00:00.000000Z"},
         {"holderIdentity": "anybody"},
     ):
-        await ground.write(spec)
+        await shared_lease.write(spec)
 
 
 @pytest.mark.parametrize("spec", [{"leaseDurationSeconds": MOST}, {"leaseTransitions": MOST}])
-async def test_a_forged_lease_is_acquired_in_the_end(ground: SharedLease, spec: Manifest) -> None:
+async def test_a_forged_lease_is_acquired_in_the_end(shared_lease: SharedLease, spec: Manifest) -> None:
     """Its holder has stopped, and the API accepts the values that the new leader writes."""
-    async with leading(ground.engine("one")):
-        await ground.write(spec)
+    async with leading(shared_lease.engine("one")):
+        await shared_lease.write(spec)
     async with asyncio.timeout(20 * PACE.lease_duration):
-        await ground.engine("two").acquire()
-    found = await ground.lease()
+        await shared_lease.engine("two").acquire()
+    found = await shared_lease.lease()
     assert (found["holderIdentity"], found["leaseDurationSeconds"]) == ("two", int(PACE.lease_duration))

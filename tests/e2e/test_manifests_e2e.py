@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 import yaml
-from applykit import ENFORCE, WARN, Hand, commands_in, namespaced, overlay, setup
-from enginekit import LOWERS, TOLERATION, UPPER, A, polled
+from applykit import ENFORCE, WARN, Kubectl, commands_in, namespaced, overlay, setup
+from enginekit import LOWERS, TOLERATION, UPPER, A, wait_until
 from sitekit import Manifest, Site, is_ready, is_true
 
 from bench.kit.spareports import spare_ports
@@ -52,20 +52,20 @@ def others(text: str) -> str:
     return yaml.safe_dump_all(kept)
 
 
-async def strictly(hand: Hand, text: str, cluster: str) -> None:
+async def strictly(hand: Kubectl, text: str, cluster: str) -> None:
     """Create a stream's Namespace, validate all other objects strictly by a dry run, and allow no warning."""
     (namespace,) = [one for one in yaml.safe_load_all(text) if one["kind"] == "Namespace"]
     assert namespace["metadata"]["labels"][ENFORCE] == "restricted"
     namespace["metadata"]["labels"] |= WARN
     create = ("create", "--validate=strict", "-f", "-")
-    await hand.well(*create, cluster=cluster, stdin=yaml.safe_dump(namespace))
-    await hand.well(*create, "--dry-run=server", cluster=cluster, stdin=others(text))
+    await hand.check_output(*create, cluster=cluster, stdin=yaml.safe_dump(namespace))
+    await hand.check_output(*create, "--dry-run=server", cluster=cluster, stdin=others(text))
 
 
 @pytest.mark.parametrize("fields", TOPOLOGIES.values(), ids=TOPOLOGIES)
 async def test_rendered_objects_are_valid_in_every_cluster(sandbox: Sandbox, fields: dict[str, Any]) -> None:
     """Neither the upper cluster nor a lower one finds an unknown or invalid field or returns a warning."""
-    hand = Hand(sandbox)
+    hand = Kubectl(sandbox)
     async with namespaced(sandbox, UPPER, *LOWERS) as (name, _):
         found = setup(name, **fields)
         await strictly(hand, upper_stream(found), UPPER)
@@ -83,32 +83,32 @@ async def running(site: Site, name: str, namespace: str) -> dict[str, Manifest]:
 
 async def test_applying_the_shipped_directory_again_changes_nothing(sandbox: Sandbox, tmp_path: Path) -> None:
     """`kubectl apply -k` creates every object the first time, and its pods satisfy the restricted Pod Security."""
-    hand = Hand(sandbox)
+    hand = Kubectl(sandbox)
     async with namespaced(sandbox, UPPER, name="tensile") as (name, sites):
         shutil.copytree(SHIPPED, tmp_path / "shipped")
         place = str(overlay(tmp_path / "own", tmp_path / "shipped"))
-        first = await hand.well("apply", "--validate=strict", "-k", place)
+        first = await hand.check_output("apply", "--validate=strict", "-k", place)
         assert {line.rpartition(" ")[2] for line in first.splitlines()} == {"created"}
         assert "configmap/topology created" in first.splitlines()
-        again = await hand.well("apply", "--validate=strict", "-k", place)
+        again = await hand.check_output("apply", "--validate=strict", "-k", place)
         assert {line for line in again.splitlines() if not line.endswith(" unchanged")} <= {SENT_ANYWAY}
         pods = await running(sites[UPPER], name, name)
         assert {pod["spec"]["priority"] for pod in pods.values()} == {CRITICAL}
         (held,) = [await sites[UPPER].read(f"/api/v1/namespaces/{name}/configmaps/topology")]
         assert held["data"] == {"topology.yaml": (SHIPPED / "topology.yaml").read_text()}
-        assert await hand.well("diff", "-k", place) == ""
+        assert await hand.check_output("diff", "-k", place) == ""
 
 
 async def test_the_shipped_storage_class_is_valid(sandbox: Sandbox) -> None:
     """It is only validated by a dry run, because other tests create their own class from it."""
-    await Hand(sandbox).well(
+    await Kubectl(sandbox).check_output(
         "create", "--dry-run=server", "--validate=strict", "-f", str(SHIPPED / "storageclass.yaml")
     )
 
 
 async def test_pods_with_weaker_security_settings_are_refused(sandbox: Sandbox) -> None:
     """This proves that the namespace enforces its Pod Security profile."""
-    hand = Hand(sandbox)
+    hand = Kubectl(sandbox)
     async with namespaced(sandbox, UPPER) as (name, sites):
         objects = list(yaml.safe_load_all(upper_stream(setup(name, controllers=[]))))
         (deployment,) = [one for one in objects if one["kind"] == "Deployment"]
@@ -140,10 +140,10 @@ def machine(sandbox: Sandbox) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def engine(hand: Hand, found: Setup, directory: Path) -> AsyncIterator[Path]:
+async def engine(hand: Kubectl, found: Setup, directory: Path) -> AsyncIterator[Path]:
     """Run the engine as its pod would: with its account's token, on the ConfigMap, at a pod's address."""
     server = hand.sandbox.clusters[UPPER].server
-    token = (await hand.well("-n", found.namespace, "create", "token", "tensile", "--duration=1h")).strip()
+    token = (await hand.check_output("-n", found.namespace, "create", "token", "tensile", "--duration=1h")).strip()
     authority = hand.sandbox.clusters[UPPER].audit_log.parent / "pki" / "ca.crt"
     file, log = directory / "upper.kubeconfig", directory / "tensile.log"
     cluster = {"server": server, "certificate-authority": str(authority)}
@@ -171,16 +171,16 @@ async def engine(hand: Hand, found: Setup, directory: Path) -> AsyncIterator[Pat
 
 async def test_the_rendered_commands_set_up_an_engine_that_runs_a_pod(sandbox: Sandbox, tmp_path: Path) -> None:
     """The engine has no administrator's credential, and no request that it needs is forbidden."""
-    hand = Hand(sandbox)
+    hand = Kubectl(sandbox)
     async with namespaced(sandbox, UPPER, *LOWERS) as (name, sites):
         fields = machine(sandbox)
         for lower in fields["lowers"]:
             lower["node"]["name"] = f"{name}-{lower['name']}"
         found = setup(name, **fields)
         written(found, tmp_path / "set-up", "topology.yaml")
-        await hand.well("apply", "--validate=strict", "-k", str(tmp_path / "set-up"))
+        await hand.check_output("apply", "--validate=strict", "-k", str(tmp_path / "set-up"))
         async with engine(hand, found, tmp_path) as log:
-            await polled(lambda: "lower-a" in log.read_text())
+            await wait_until(lambda: "lower-a" in log.read_text())
             for lower in LOWERS:
                 head = (tmp_path / "set-up" / "lowers" / lower / "access.yaml").read_text()
                 await hand.shell(tmp_path / "set-up", commands_in(head), sandbox.directory / f"{lower}.kubeconfig")
@@ -229,11 +229,11 @@ async def test_the_engine_has_only_the_rendered_rights_in_a_lower_cluster(sandbo
     The commands run beside an administrator's kubeconfig of the same name. Nothing of that file gets into the Secret
     but the TLS server name, and no file in the directory changes.
     """
-    hand = Hand(sandbox)
+    hand = Kubectl(sandbox)
     async with namespaced(sandbox, UPPER, A) as (name, sites):
         found = setup(name, lowers=[{"name": A}])
         written(found, tmp_path, "topology.yaml")
-        await hand.well("create", "namespace", name)
+        await hand.check_output("create", "namespace", name)
         commands = commands_in((tmp_path / "lowers" / A / "access.yaml").read_text())
         administrators = tmp_path / f"{A}.kubeconfig"
         whole = yaml.safe_load((sandbox.directory / f"{A}.kubeconfig").read_bytes())
@@ -250,13 +250,13 @@ async def test_the_engine_has_only_the_rendered_rights_in_a_lower_cluster(sandbo
         assert [one["cluster"]["tls-server-name"] for one in yaml.safe_load(made)["clusters"]] == ["kubernetes"]
         (tmp_path / "made").write_bytes(made)
         mine = str(tmp_path / "made")
-        asked = {
+        expected = {
             "create pods": "yes",
             "list secrets": "yes",
             "create deployments": "no",
             "* *": "no",
             "bind clusterroles": "no",
         }
-        for question, answer in asked.items():
+        for question, answer in expected.items():
             done = await hand("--kubeconfig", mine, "auth", "can-i", *question.split(), "-A")
             assert done.out.strip() == answer, question

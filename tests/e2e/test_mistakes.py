@@ -13,8 +13,8 @@ from collections.abc import AsyncIterator
 import orjson
 import pytest
 import pytest_asyncio
-from enginekit import UPPER, A, B, Done, Edit, edit_lower, ran, with_fields, without_lower
-from programkit import Program, served
+from enginekit import UPPER, A, B, CommandResult, Edit, edit_lower, run_command, with_fields, without_lower
+from programkit import Program, running_program
 from sitekit import LIMIT, Manifest, is_ready
 
 from bench.kit.spareports import spare_port
@@ -29,40 +29,40 @@ NEW = "lower-x"
 """The new name of a lower."""
 
 
-class Mistaken(Program):
+class DiagnosedProgram(Program):
     """A program, the commands by which a user diagnoses it, and the files of the topology."""
 
-    async def says(self, *words: str) -> Done:
+    async def diagnose(self, *expected: str) -> CommandResult:
         """Run a command of tensile on the topology file; `explain` and `uninstall` as an administrator."""
         path = self.directory / "topology.yaml"
-        if words[0] in ("explain", "uninstall"):
+        if expected[0] in ("explain", "uninstall"):
             found = orjson.loads(path.read_bytes())
             for name, entry in ((UPPER, found["upper"]), *((one["name"], one) for one in found["lowers"])):
                 entry["kubeconfig"] = str(self.sandbox.directory / f"{name}.kubeconfig")
             path = self.directory / "administrator.yaml"
             path.write_bytes(orjson.dumps(found))
-        return await ran([sys.executable, "-m", "tensile", *words, "-f", str(path)])
+        return await run_command([sys.executable, "-m", "tensile", *expected, "-f", str(path)])
 
-    async def until_says(self, words: str, *command: str) -> str:
+    async def wait_for_diagnosis(self, expected: str, *command: str) -> str:
         """Run a command repeatedly until its output contains these words, and return the output."""
         text = ""
         try:
             async with asyncio.timeout(LIMIT):
-                while words not in text:
-                    done = await self.says(*command)
+                while expected not in text:
+                    done = await self.diagnose(*command)
                     text = done.out + done.err
                     await asyncio.sleep(OFTEN)
         except TimeoutError:
-            raise AssertionError(f"{words!r} is not in:\n{text}") from None
+            raise AssertionError(f"{expected!r} is not in:\n{text}") from None
         return text
 
     async def until_done(self, *command: str) -> None:
         """Run a command repeatedly until it exits with code 0."""
-        done = Done(1, "", "")
+        done = CommandResult(1, "", "")
         try:
             async with asyncio.timeout(2 * LIMIT):
                 while done.code:
-                    done = await self.says(*command)
+                    done = await self.diagnose(*command)
         except TimeoutError:
             raise AssertionError(f"{command} does not succeed: {done.out}{done.err}") from None
 
@@ -73,7 +73,7 @@ class Mistaken(Program):
             async with asyncio.timeout(2 * LIMIT):
                 while not _is_well(report, lowers or self.lowers):
                     await asyncio.sleep(OFTEN)
-                    done = await self.says("status", "-o", "json")
+                    done = await self.diagnose("status", "-o", "json")
                     report = orjson.loads(done.out) if done.code == 0 else {}
         except TimeoutError:
             raise AssertionError(f"not well: {report}") from None
@@ -81,12 +81,12 @@ class Mistaken(Program):
     async def restart(self, *edits: Edit) -> None:
         """Stop the program and start it again."""
         await self.stop()
-        self.process = await self.begun(self.save(*edits), self.log)
+        self.process = await self.launch(self.save(*edits), self.log)
 
     async def refused(self) -> str:
         """Start another program on the file, which has to exit with code 1, and return its log."""
         log = self.directory / "refused.log"
-        process = await self.begun(self.directory / "topology.yaml", log)
+        process = await self.launch(self.directory / "topology.yaml", log)
         async with asyncio.timeout(LIMIT):
             assert await process.wait() == 1
         return log.read_text()
@@ -145,41 +145,41 @@ def _is_well(report: Manifest, lowers: tuple[str, ...]) -> bool:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def here(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Mistaken]:
+async def harness(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[DiagnosedProgram]:
     """Start a program on the sandbox's clusters."""
-    async with served(sandbox, tmp_path_factory.mktemp("mistakes"), Mistaken) as made:
-        yield made
+    async with running_program(sandbox, tmp_path_factory.mktemp("mistakes"), DiagnosedProgram) as harness:
+        yield harness
 
 
 # Mistakes of the first day.
 
 
-async def test_1_the_status_names_a_kubeconfig_that_does_not_exist(here: Mistaken) -> None:
+async def test_1_the_status_names_a_kubeconfig_that_does_not_exist(harness: DiagnosedProgram) -> None:
     """The engine keeps the last good connection."""
-    await here.reload(edit_lower(B, kubeconfig="gone.kubeconfig"))
-    text = await here.until_says("gone.kubeconfig: cannot be read (No such file or directory)", "status")
+    await harness.reload(edit_lower(B, kubeconfig="gone.kubeconfig"))
+    text = await harness.wait_for_diagnosis("gone.kubeconfig: cannot be read (No such file or directory)", "status")
     assert "check the path and its permissions; the last good connection is kept" in text
-    (here.directory / "gone.kubeconfig").write_text((here.directory / f"{B}.kubeconfig").read_text())
-    await here.until_well()
-    await here.reload()
-    await here.until_well()
+    (harness.directory / "gone.kubeconfig").write_text((harness.directory / f"{B}.kubeconfig").read_text())
+    await harness.until_well()
+    await harness.reload()
+    await harness.until_well()
 
 
-async def test_2_doctor_names_the_kubeconfig_with_a_wrong_port(here: Mistaken) -> None:
+async def test_2_doctor_names_the_kubeconfig_with_a_wrong_port(harness: DiagnosedProgram) -> None:
     """No program listens on that port, so the connection is refused."""
-    good = here.sandbox.clusters[B].server
-    here.replace(B, good, f"https://127.0.0.1:{spare_port()}")
-    await here.until_says("Connection refused", "status")
-    text = (await here.says("doctor")).out
+    good = harness.sandbox.clusters[B].server
+    harness.replace(B, good, f"https://127.0.0.1:{spare_port()}")
+    await harness.wait_for_diagnosis("Connection refused", "status")
+    text = (await harness.diagnose("doctor")).out
     assert "cannot be connected to (Connection refused)" in text
-    assert f"or correct `server` in {here.directory / B}.kubeconfig" in text
-    here.replace(B, re.findall(r"https://[0-9.:]+", (here.directory / f"{B}.kubeconfig").read_text())[0], good)
-    await here.until_well()
+    assert f"or correct `server` in {harness.directory / B}.kubeconfig" in text
+    harness.replace(B, re.findall(r"https://[0-9.:]+", (harness.directory / f"{B}.kubeconfig").read_text())[0], good)
+    await harness.until_well()
 
 
-async def test_3_doctor_prints_the_command_that_replaces_a_revoked_token(here: Mistaken) -> None:
+async def test_3_doctor_prints_the_command_that_replaces_a_revoked_token(harness: DiagnosedProgram) -> None:
     """The account was deleted and created again, so its old token is not valid any more."""
-    site, name = here.sites[B], f"mistaken-{here.mark}"
+    site, name = harness.sites[B], f"mistaken-{harness.mark}"
     accounts = "/api/v1/namespaces/default/serviceaccounts"
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"}
     subject = {"kind": "ServiceAccount", "name": name, "namespace": "default"}
@@ -190,30 +190,30 @@ async def test_3_doctor_prints_the_command_that_replaces_a_revoked_token(here: M
     token = answer["status"]["token"]
     await site.delete(f"{accounts}/{name}")
     await site.create(accounts, {"metadata": {"name": name}})
-    good = (here.directory / f"{B}.kubeconfig").read_text()
+    good = (harness.directory / f"{B}.kubeconfig").read_text()
     user = re.search(r"client-certificate-data: .*\n +client-key-data: .*", good)
     assert user is not None
-    here.give(B, good.replace(user[0], f"token: {token}"))
-    await here.until_says("Unauthorized", "status")
-    text = (await here.says("doctor")).out
+    harness.give(B, good.replace(user[0], f"token: {token}"))
+    await harness.wait_for_diagnosis("Unauthorized", "status")
+    text = (await harness.diagnose("doctor")).out
     assert "the token is damaged, of another cluster, or revoked" in text
     found = re.search(r"kubectl -n default create token \S+", text)
     assert found is not None
-    done = await ran(here.sandbox.kubectl_command(*found[0].split()[1:], cluster=B))
-    here.give(B, good.replace(user[0], f"token: {done.out.strip()}"))
-    await here.until_well()
-    here.give(B, good)
-    await here.until_well()
+    done = await run_command(harness.sandbox.kubectl_command(*found[0].split()[1:], cluster=B))
+    harness.give(B, good.replace(user[0], f"token: {done.out.strip()}"))
+    await harness.until_well()
+    harness.give(B, good)
+    await harness.until_well()
     await site.delete(f"{accounts}/{name}")
     await site.delete(f"{RIGHTS}/clusterrolebindings/{name}")
 
 
-async def test_4_doctor_prints_the_commands_that_grant_missing_permissions(here: Mistaken) -> None:
+async def test_4_doctor_prints_the_commands_that_grant_missing_permissions(harness: DiagnosedProgram) -> None:
     """Once they are run, the lower cluster is Ready."""
-    good = (here.directory / f"{B}.kubeconfig").read_text()
-    here.give(B, here.kubeconfig(B, f"nobody-{here.mark}", ()))
-    await here.until_says("is forbidden", "status")
-    found = orjson.loads((await here.says("doctor", "-o", "json")).out)
+    good = (harness.directory / f"{B}.kubeconfig").read_text()
+    harness.give(B, harness.kubeconfig(B, f"nobody-{harness.mark}", ()))
+    await harness.wait_for_diagnosis("is forbidden", "status")
+    found = orjson.loads((await harness.diagnose("doctor", "-o", "json")).out)
     (needed,) = (
         one
         for cluster in found["clusters"]
@@ -221,241 +221,247 @@ async def test_4_doctor_prints_the_commands_that_grant_missing_permissions(here:
         if (cluster["name"], one["check"], one["level"]) == (B, "rights", "fail")
     )
     commands = [shlex.split(line) for line in "\n".join(needed["advice"]).splitlines() if line.startswith("kubectl ")]
-    for _, *words in commands:
-        done = await ran(here.sandbox.kubectl_command(*words, cluster=B))
+    for _, *arguments in commands:
+        done = await run_command(harness.sandbox.kubectl_command(*arguments, cluster=B))
         assert done.code == 0, done.err
-    await here.until_well()
-    here.give(B, good)
+    await harness.until_well()
+    harness.give(B, good)
     for _, _, kind, name, *_ in commands:
-        await here.sites[B].delete(f"{RIGHTS}/{kind}s/{name}")
-    await here.until_well()
+        await harness.sites[B].delete(f"{RIGHTS}/{kind}s/{name}")
+    await harness.until_well()
 
 
-async def test_5_the_log_and_the_status_name_the_key_of_a_port_that_is_taken(here: Mistaken) -> None:
+async def test_5_the_log_and_the_status_name_the_key_of_a_port_that_is_taken(harness: DiagnosedProgram) -> None:
     """The engine works again after another telemetry.port or webhook.port is set."""
-    await here.stop()
-    with socket.create_server(("127.0.0.1", here.file()["telemetry"]["port"])):
-        assert "another program uses this port: stop it, or set telemetry.port" in await here.refused()
+    await harness.stop()
+    with socket.create_server(("127.0.0.1", harness.file()["telemetry"]["port"])):
+        assert "another program uses this port: stop it, or set telemetry.port" in await harness.refused()
         moved = with_fields(telemetry={"bind": "127.0.0.1", "port": spare_port()})
-        here.process = await here.begun(here.save(moved), here.log)
-        await here.until_well()
-    await here.restart()
-    await here.until_well()
+        harness.process = await harness.launch(harness.save(moved), harness.log)
+        await harness.until_well()
+    await harness.restart()
+    await harness.until_well()
     taken, free = spare_port(), spare_port()
     with socket.create_server(("127.0.0.1", taken)):
-        await here.reload(with_fields(webhook=_webhook_at(taken)))
-        words = "stop that program, or set another webhook.port, also in webhook.url, and restart the engine"
-        await here.until_says(words, "status")
-        await here.restart(with_fields(webhook=_webhook_at(free)))
-        await here.until_well()
-    await here.restart()
-    await here.until_well()
+        await harness.reload(with_fields(webhook=_webhook_at(taken)))
+        expected = "stop that program, or set another webhook.port, also in webhook.url, and restart the engine"
+        await harness.wait_for_diagnosis(expected, "status")
+        await harness.restart(with_fields(webhook=_webhook_at(free)))
+        await harness.until_well()
+    await harness.restart()
+    await harness.until_well()
 
 
-async def test_6_a_second_engine_of_one_topology_does_not_start(here: Mistaken) -> None:
+async def test_6_a_second_engine_of_one_topology_does_not_start(harness: DiagnosedProgram) -> None:
     """Its log advises to stop the first one."""
-    told = await here.refused()
-    assert f"an engine of topology {here.namespace} on this machine already uses telemetry port" in told
-    assert "stop it first" in told
-    await here.restart()
-    await here.until_well()
+    error = await harness.refused()
+    assert f"an engine of topology {harness.namespace} on this machine already uses telemetry port" in error
+    assert "stop it first" in error
+    await harness.restart()
+    await harness.until_well()
 
 
-async def test_7_the_node_of_a_removed_lower_stays_while_it_has_pods(here: Mistaken) -> None:
+async def test_7_the_node_of_a_removed_lower_stays_while_it_has_pods(harness: DiagnosedProgram) -> None:
     """Status and plan advise to put the lower back and to drain it."""
-    await here.deployed("leaving", 4)
-    here.save(without_lower(B))
-    text = await here.until_says("put it back with maintenance: drain", "status")
+    await harness.deployed("leaving", 4)
+    harness.save(without_lower(B))
+    text = await harness.wait_for_diagnosis("put it back with maintenance: drain", "status")
     assert "removed from the topology" in text
-    assert f"node {here.nodes[B]}, whose lower was removed, stays until" in (await here.says("plan")).out
-    await here.reload(edit_lower(B, maintenance="drain"))
-    await here.until_says("Drained", "status")
-    await here.reload(without_lower(B))
-    await here.upper.gone(f"/api/v1/nodes/{here.nodes[B]}")
-    await here.undeploy("leaving")
-    await here.reload()
-    await here.until_well()
+    assert f"node {harness.nodes[B]}, whose lower was removed, stays until" in (await harness.diagnose("plan")).out
+    await harness.reload(edit_lower(B, maintenance="drain"))
+    await harness.wait_for_diagnosis("Drained", "status")
+    await harness.reload(without_lower(B))
+    await harness.upper.gone(f"/api/v1/nodes/{harness.nodes[B]}")
+    await harness.undeploy("leaving")
+    await harness.reload()
+    await harness.until_well()
 
 
-async def test_8_status_and_plan_advise_to_keep_the_node_name_of_a_renamed_lower(here: Mistaken) -> None:
+async def test_8_status_and_plan_advise_to_keep_the_node_name_of_a_renamed_lower(harness: DiagnosedProgram) -> None:
     """With that node name, the pods run on under the lower's new name."""
-    before = await here.deployed("kept", 2, B)
-    renamed = renamed_lower(node={"name": f"{here.nodes[B]}-new"})
-    here.save(renamed)
-    remedy = f"to keep them, write node: {{name: {here.nodes[B]}}} for lower {NEW}"
-    await here.until_says(remedy, "status")
-    assert remedy in (await here.says("plan")).out
-    await here.reload(renamed_lower())
-    await here.until_well(A, NEW)
-    await here.reload()
-    await here.until_well()
-    pods = await here.upper.until_all(here.of("kept"), lambda found: all(map(is_ready, found.values())))
+    before = await harness.deployed("kept", 2, B)
+    renamed = renamed_lower(node={"name": f"{harness.nodes[B]}-new"})
+    harness.save(renamed)
+    remedy = f"to keep them, write node: {{name: {harness.nodes[B]}}} for lower {NEW}"
+    await harness.wait_for_diagnosis(remedy, "status")
+    assert remedy in (await harness.diagnose("plan")).out
+    await harness.reload(renamed_lower())
+    await harness.until_well(A, NEW)
+    await harness.reload()
+    await harness.until_well()
+    pods = await harness.upper.until_all(harness.of("kept"), lambda found: all(map(is_ready, found.values())))
     assert sorted(one["metadata"]["uid"] for one in pods.values()) == sorted(before)
-    await here.undeploy("kept")
+    await harness.undeploy("kept")
 
 
-async def test_9_status_and_validate_name_the_missing_address_of_a_webhook(here: Mistaken) -> None:
+async def test_9_status_and_validate_name_the_missing_address_of_a_webhook(harness: DiagnosedProgram) -> None:
     """The webhook is registered once it has an address."""
     port = spare_port()
-    await here.reload(with_fields(webhook={"enabled": True, "bind": "127.0.0.1", "port": port}))
-    words = "set webhook.service or webhook.url"
-    assert words in (await here.says("validate")).err
-    await here.until_says(words, "status")
-    await here.reload(with_fields(webhook=_webhook_at(port)))
-    await here.until_well()
-    assert "webhook" not in "".join(re.findall("^FAIL.*$", (await here.says("doctor")).out, re.MULTILINE))
-    await here.reload()
-    await here.until_well()
+    await harness.reload(with_fields(webhook={"enabled": True, "bind": "127.0.0.1", "port": port}))
+    expected = "set webhook.service or webhook.url"
+    assert expected in (await harness.diagnose("validate")).err
+    await harness.wait_for_diagnosis(expected, "status")
+    await harness.reload(with_fields(webhook=_webhook_at(port)))
+    await harness.until_well()
+    assert "webhook" not in "".join(re.findall("^FAIL.*$", (await harness.diagnose("doctor")).out, re.MULTILINE))
+    await harness.reload()
+    await harness.until_well()
 
 
-async def test_10_the_status_reports_an_unknown_key_in_the_topology_file(here: Mistaken) -> None:
+async def test_10_the_status_reports_an_unknown_key_in_the_topology_file(harness: DiagnosedProgram) -> None:
     """The last good topology stays in force."""
-    await here.reload(edit_lower(B, maintenanc="cordon"))
-    text = await here.until_says("the last good topology stays in force", "status")
+    await harness.reload(edit_lower(B, maintenanc="cordon"))
+    text = await harness.wait_for_diagnosis("the last good topology stays in force", "status")
     assert "unknown key; did you mean maintenance?" in text
-    await here.reload(edit_lower(B, maintenance="cordon"))
-    await here.until_says("Cordoned", "status")
-    await here.reload()
-    await here.until_well()
+    await harness.reload(edit_lower(B, maintenance="cordon"))
+    await harness.wait_for_diagnosis("Cordoned", "status")
+    await harness.reload()
+    await harness.until_well()
 
 
 # Ten more mistakes.
 
 
-async def explained(here: Mistaken, pod: str, why: str, advice: str) -> None:
+async def explained(harness: DiagnosedProgram, pod: str, why: str, advice: str) -> None:
     """Wait until `explain pod` names a cause and a remedy."""
-    text = await here.until_says(why, "explain", "pod", pod, "-n", here.namespace)
+    text = await harness.wait_for_diagnosis(why, "explain", "pod", pod, "-n", harness.namespace)
     assert advice in text, text
 
 
-async def test_11_explain_names_the_taint_that_a_pod_does_not_tolerate(here: Mistaken) -> None:
+async def test_11_explain_names_the_taint_that_a_pod_does_not_tolerate(harness: DiagnosedProgram) -> None:
     """The advised label `virtual-pod` is enough to run the pod."""
-    body = {"metadata": {"name": "plain"}, "spec": here.template({})["spec"] | {"tolerations": []}}
-    await here.upper.create(here.path("pods"), body)
-    await explained(here, "plain", "node(s) had untolerated taint(s)", 'or label it virtual-pod: "true"')
-    await here.upper.patch(here.pod_path("plain"), {"metadata": {"labels": {"virtual-pod": "true"}}})
-    await here.upper.until(here.pod_path("plain"), is_ready)
-    await here.end_pods("plain")
+    body = {"metadata": {"name": "plain"}, "spec": harness.template({})["spec"] | {"tolerations": []}}
+    await harness.upper.create(harness.path("pods"), body)
+    await explained(harness, "plain", "node(s) had untolerated taint(s)", 'or label it virtual-pod: "true"')
+    await harness.upper.patch(harness.pod_path("plain"), {"metadata": {"labels": {"virtual-pod": "true"}}})
+    await harness.upper.until(harness.pod_path("plain"), is_ready)
+    await harness.end_pods("plain")
 
 
-async def test_12_explain_names_a_config_map_that_does_not_exist(here: Mistaken) -> None:
+async def test_12_explain_names_a_config_map_that_does_not_exist(harness: DiagnosedProgram) -> None:
     """The pod starts once the ConfigMap is created."""
-    await here.bind("lacking", {"volumes": [{"name": "v", "configMap": {"name": "settings"}}]})
-    words = f"ConfigMap {here.namespace}/settings does not exist in the upper cluster"
-    await explained(here, "lacking", words, "-> create the ConfigMap in the upper cluster")
-    await here.upper.create(here.path("configmaps"), {"metadata": {"name": "settings"}})
-    await here.upper.until(here.pod_path("lacking"), is_ready)
-    await here.end_pods("lacking")
+    await harness.bind("lacking", {"volumes": [{"name": "v", "configMap": {"name": "settings"}}]})
+    expected = f"ConfigMap {harness.namespace}/settings does not exist in the upper cluster"
+    await explained(harness, "lacking", expected, "-> create the ConfigMap in the upper cluster")
+    await harness.upper.create(harness.path("configmaps"), {"metadata": {"name": "settings"}})
+    await harness.upper.until(harness.pod_path("lacking"), is_ready)
+    await harness.end_pods("lacking")
 
 
-async def test_13_explain_names_the_exceeded_quota_of_a_lower_cluster(here: Mistaken) -> None:
+async def test_13_explain_names_the_exceeded_quota_of_a_lower_cluster(harness: DiagnosedProgram) -> None:
     """The pod starts once the quota is raised."""
-    await here.run_pod("first")
-    quotas = here.path("resourcequotas")
-    await here.sites[A].create(quotas, {"metadata": {"name": "tight"}, "spec": {"hard": {"pods": "1"}}})
-    await here.sites[A].until(f"{quotas}/tight", lambda one: (one.get("status") or {}).get("used"))
-    await here.bind("second")
-    await explained(here, "second", "exceeded quota: tight", f"-> raise the quota in {A}, or delete pods there")
-    await here.sites[A].patch(f"{quotas}/tight", {"spec": {"hard": {"pods": "2"}}})
-    await here.upper.until(here.pod_path("second"), is_ready)
-    await here.end_pods("first", "second")
+    await harness.run_pod("first")
+    quotas = harness.path("resourcequotas")
+    await harness.sites[A].create(quotas, {"metadata": {"name": "tight"}, "spec": {"hard": {"pods": "1"}}})
+    await harness.sites[A].until(f"{quotas}/tight", lambda one: (one.get("status") or {}).get("used"))
+    await harness.bind("second")
+    await explained(harness, "second", "exceeded quota: tight", f"-> raise the quota in {A}, or delete pods there")
+    await harness.sites[A].patch(f"{quotas}/tight", {"spec": {"hard": {"pods": "2"}}})
+    await harness.upper.until(harness.pod_path("second"), is_ready)
+    await harness.end_pods("first", "second")
 
 
-async def test_14_explain_advises_to_reduce_the_requests_of_a_pod_that_fits_on_no_real_node(here: Mistaken) -> None:
+async def test_14_explain_advises_to_reduce_the_requests_of_a_pod_that_fits_on_no_real_node(
+    harness: DiagnosedProgram,
+) -> None:
     """The virtual node has room for the pod only in sum."""
-    asked = {"name": "main", "image": "app:1", "resources": {"requests": {"cpu": "40"}}}
-    await here.bind("large", {"containers": [asked]})
-    await explained(here, "large", "Insufficient cpu", "-> reduce the requests of the pod")
-    await here.end_pods("large")
-    await here.run_pod("large")
-    await here.end_pods("large")
+    container = {"name": "main", "image": "app:1", "resources": {"requests": {"cpu": "40"}}}
+    await harness.bind("large", {"containers": [container]})
+    await explained(harness, "large", "Insufficient cpu", "-> reduce the requests of the pod")
+    await harness.end_pods("large")
+    await harness.run_pod("large")
+    await harness.end_pods("large")
 
 
-async def test_15_the_status_names_a_context_that_the_kubeconfig_does_not_define(here: Mistaken) -> None:
+async def test_15_the_status_names_a_context_that_the_kubeconfig_does_not_define(harness: DiagnosedProgram) -> None:
     """`kubectl config get-contexts` lists the defined ones."""
-    await here.reload(edit_lower(B, context="production"))
-    text = await here.until_says("context 'production': no context has this name (1 defined)", "status")
+    await harness.reload(edit_lower(B, context="production"))
+    text = await harness.wait_for_diagnosis("context 'production': no context has this name (1 defined)", "status")
     assert "the last good connection is kept" in text
-    config = ["config", "get-contexts", "-o", "name", "--kubeconfig", str(here.directory / f"{B}.kubeconfig")]
-    (name,) = (await ran([here.sandbox.kubectl_command()[0], *config])).out.split()
-    await here.reload(edit_lower(B, context=name))
-    await here.until_well()
-    await here.reload()
-    await here.until_well()
+    config = ["config", "get-contexts", "-o", "name", "--kubeconfig", str(harness.directory / f"{B}.kubeconfig")]
+    (name,) = (await run_command([harness.sandbox.kubectl_command()[0], *config])).out.split()
+    await harness.reload(edit_lower(B, context=name))
+    await harness.until_well()
+    await harness.reload()
+    await harness.until_well()
 
 
-async def test_16_the_status_advises_against_one_kubeconfig_for_two_lowers(here: Mistaken) -> None:
+async def test_16_the_status_advises_against_one_kubeconfig_for_two_lowers(harness: DiagnosedProgram) -> None:
     """The status names the second lower and the kubeconfig, and `validate` reports that it is the same cluster."""
     good = edit_lower(B, kubeconfig=f"{A}.kubeconfig")
-    await here.reload(good)
-    words = f"use the kubeconfig of another cluster than {here.directory / A}.kubeconfig"
-    text = await here.until_says(words, "status")
+    await harness.reload(good)
+    expected = f"use the kubeconfig of another cluster than {harness.directory / A}.kubeconfig"
+    text = await harness.wait_for_diagnosis(expected, "status")
     assert f"{B}: " in text
-    assert "is the same cluster" in (await here.says("validate")).err
-    await here.reload()
-    await here.until_well()
+    assert "is the same cluster" in (await harness.diagnose("validate")).err
+    await harness.reload()
+    await harness.until_well()
 
 
-async def test_17_a_plan_advises_to_restore_the_name_of_a_renamed_topology(here: Mistaken) -> None:
+async def test_17_a_plan_advises_to_restore_the_name_of_a_renamed_topology(harness: DiagnosedProgram) -> None:
     """Under the former name, the topology owns its objects again."""
-    other = with_fields(name=f"{here.namespace}-new")
-    await here.restart(other)
-    await here.logged("belongs to topology")
-    await here.until_says(f"if this topology was renamed, set `name: {here.namespace}` again", "plan")
-    await here.restart()
-    await here.until_well()
+    other = with_fields(name=f"{harness.namespace}-new")
+    await harness.restart(other)
+    await harness.wait_for_log("belongs to topology")
+    await harness.wait_for_diagnosis(f"if this topology was renamed, set `name: {harness.namespace}` again", "plan")
+    await harness.restart()
+    await harness.until_well()
 
 
-async def test_18_explain_advises_recreate_bare_pods_for_a_bare_pod_that_blocks_a_drain(here: Mistaken) -> None:
+async def test_18_explain_advises_recreate_bare_pods_for_a_bare_pod_that_blocks_a_drain(
+    harness: DiagnosedProgram,
+) -> None:
     """With that field, the pod is created again in the other lower cluster."""
-    await here.upper.create(
-        here.path("pods"), {"metadata": {"name": "bare"}, "spec": here.template({})["spec"] | _soon_gone()}
+    await harness.upper.create(
+        harness.path("pods"), {"metadata": {"name": "bare"}, "spec": harness.template({})["spec"] | _soon_gone()}
     )
-    bound = (await here.upper.until(here.pod_path("bare"), is_ready))["spec"]["nodeName"]
-    source = next(name for name, node in here.nodes.items() if node == bound)
+    bound = (await harness.upper.until(harness.pod_path("bare"), is_ready))["spec"]["nodeName"]
+    source = next(name for name, node in harness.nodes.items() if node == bound)
     drain = edit_lower(source, maintenance="drain")
-    await here.reload(drain)
+    await harness.reload(drain)
     advice = "-> delete it, or set `descheduler.recreateBarePods`"
-    await explained(here, "bare", "and it stays, as it has no controller", advice)
-    await here.reload(drain, with_fields(descheduler={"recreateBarePods": True}))
-    await here.until_says("Drained", "status")
-    moved = await here.upper.until_all(here.path("pods"), lambda found: any(map(is_ready, found.values())))
-    assert {one["spec"]["nodeName"] for one in moved.values()} == {here.nodes[B if source == A else A]}
-    await here.end_pods(*(one["metadata"]["name"] for one in moved.values()))
-    await here.reload()
-    await here.until_well()
+    await explained(harness, "bare", "and it stays, as it has no controller", advice)
+    await harness.reload(drain, with_fields(descheduler={"recreateBarePods": True}))
+    await harness.wait_for_diagnosis("Drained", "status")
+    moved = await harness.upper.until_all(harness.path("pods"), lambda found: any(map(is_ready, found.values())))
+    assert {one["spec"]["nodeName"] for one in moved.values()} == {harness.nodes[B if source == A else A]}
+    await harness.end_pods(*(one["metadata"]["name"] for one in moved.values()))
+    await harness.reload()
+    await harness.until_well()
 
 
-async def test_19_doctor_names_the_right_ca_if_a_kubeconfig_has_that_of_another_cluster(here: Mistaken) -> None:
+async def test_19_doctor_names_the_right_ca_if_a_kubeconfig_has_that_of_another_cluster(
+    harness: DiagnosedProgram,
+) -> None:
     """It prints the wrong CA of the kubeconfig and the CA that issued the server's certificate."""
-    good, foreign = (here.directory / f"{B}.kubeconfig").read_text(), here.kubeconfig(A, "x")
+    good, foreign = (harness.directory / f"{B}.kubeconfig").read_text(), harness.kubeconfig(A, "x")
     pattern = r"certificate-authority-data: (\S+)"
     mine, other = (re.findall(pattern, text)[0] for text in (good, foreign))
-    here.give(B, good.replace(mine, other))
-    await here.until_says("is not trusted", "status")
-    text = (await here.says("doctor")).out
-    assert f"the CA in {here.directory / B}.kubeconfig is CN={A}-ca" in text
+    harness.give(B, good.replace(mine, other))
+    await harness.wait_for_diagnosis("is not trusted", "status")
+    text = (await harness.diagnose("doctor")).out
+    assert f"the CA in {harness.directory / B}.kubeconfig is CN={A}-ca" in text
     assert f"the certificate is by CN={B}-ca: put that CA there" in text
-    here.give(B, good)
-    await here.until_well()
+    harness.give(B, good)
+    await harness.until_well()
 
 
-async def test_20_uninstall_is_refused_while_pods_are_bound_or_the_engine_runs(here: Mistaken) -> None:
+async def test_20_uninstall_is_refused_while_pods_are_bound_or_the_engine_runs(harness: DiagnosedProgram) -> None:
     """It succeeds after the pods are deleted and the engine is stopped."""
-    await here.run_pod("last")
-    done = await here.says("uninstall", "--yes")
+    await harness.run_pod("last")
+    done = await harness.diagnose("uninstall", "--yes")
     assert done.code == 1
-    assert f"not uninstalled:\n1 pod is bound to node {here.nodes[A]}" in done.err
+    assert f"not uninstalled:\n1 pod is bound to node {harness.nodes[A]}" in done.err
     assert f"set `maintenance: drain` for lower {A}" in done.err
     assert "delete pods without a controller" in done.err
     assert "an engine renews the lease" in done.err
     assert "then stop it (Ctrl-C or SIGTERM" in done.err
-    await here.end_pods("last")
-    await here.stop()
-    await here.until_done("uninstall", "--yes")
-    await here.upper.gone(*(f"/api/v1/nodes/{node}" for node in here.nodes.values()))
-    here.process = await here.begun(here.save(), here.log)
-    await here.until_well()
+    await harness.end_pods("last")
+    await harness.stop()
+    await harness.until_done("uninstall", "--yes")
+    await harness.upper.gone(*(f"/api/v1/nodes/{node}" for node in harness.nodes.values()))
+    harness.process = await harness.launch(harness.save(), harness.log)
+    await harness.until_well()
 
 
 def _webhook_at(port: int) -> Manifest:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import orjson
 import pytest
-from enginekit import A, Ground, unstarted, with_fields
+from enginekit import A, EngineHarness, unstarted_engine, with_fields
 from sitekit import Manifest, is_ready
 
 from tensile.names import LEGACY, VIRTUAL_POD
@@ -40,30 +40,32 @@ class Log:
 
 
 @pytest.fixture
-async def field(sandbox: Sandbox, tmp_path: Path) -> AsyncIterator[Ground]:
-    """Return a ground whose engine is never started."""
-    async with unstarted(Ground(sandbox, tmp_path)) as ground:
-        yield ground
+async def other_harness(sandbox: Sandbox, tmp_path: Path) -> AsyncIterator[EngineHarness]:
+    """Return a harness whose engine is never started."""
+    async with unstarted_engine(EngineHarness(sandbox, tmp_path)) as harness:
+        yield harness
 
 
-async def keep_node(field: Ground) -> None:
+async def keep_node(other_harness: EngineHarness) -> None:
     """Create the virtual node as tensile-kube does, and set its condition Ready."""
-    node = field.nodes[A]
-    await field.upper.create("/api/v1/nodes", {"metadata": {"name": node, "labels": {"type": "virtual-kubelet"}}})
-    await field.upper.patch(f"/api/v1/nodes/{node}/status", {"status": {"conditions": [KEPT]}}, "strategic")
+    node = other_harness.nodes[A]
+    await other_harness.upper.create(
+        "/api/v1/nodes", {"metadata": {"name": node, "labels": {"type": "virtual-kubelet"}}}
+    )
+    await other_harness.upper.patch(f"/api/v1/nodes/{node}/status", {"status": {"conditions": [KEPT]}}, "strategic")
 
 
-async def mirrored(field: Ground, name: str) -> Manifest:
+async def mirrored(other_harness: EngineHarness, name: str) -> Manifest:
     """Create a pod in both clusters, as tensile-kube does, and return the lower one once it runs."""
-    await field.bind(name)
+    await other_harness.bind(name)
     spec = {"containers": [{"name": "main", "image": "app:1"}]}
     marks = {"annotations": {LEGACY: "true"}, "labels": {VIRTUAL_POD: "true"}}
-    await field.sites[A].create(field.path("pods"), {"metadata": {"name": name, **marks}, "spec": spec})
-    return await field.sites[A].until(field.pod_path(name), is_ready)
+    await other_harness.sites[A].create(other_harness.path("pods"), {"metadata": {"name": name, **marks}, "spec": spec})
+    return await other_harness.sites[A].until(other_harness.pod_path(name), is_ready)
 
 
 @asynccontextmanager
-async def observing(field: Ground, file: Path) -> AsyncIterator[Log]:
+async def observing(other_harness: EngineHarness, file: Path) -> AsyncIterator[Log]:
     """Run the command until the block ends, and assert that SIGTERM ends it with code 0."""
     command = [sys.executable, "-m", "tensile", "run", "--observe", "-f", str(file), "--log-format", "json"]
     child = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE, env=os.environ.copy())
@@ -79,22 +81,22 @@ async def observing(field: Ground, file: Path) -> AsyncIterator[Log]:
             await child.wait()
 
 
-async def test_an_observing_engine_reports_its_plan_and_writes_nothing(field: Ground) -> None:
+async def test_an_observing_engine_reports_its_plan_and_writes_nothing(other_harness: EngineHarness) -> None:
     """It reports adoptions and creations, also of later pods, and tries no write, not even of a lease."""
-    await field.make_namespace(A, field.namespace)
-    await keep_node(field)
-    before = await mirrored(field, "running")
-    await field.bind("first")
-    await field.note()
-    async with observing(field, field.save(with_fields(onConflict="adopt"))) as log:
+    await other_harness.make_namespace(A, other_harness.namespace)
+    await keep_node(other_harness)
+    before = await mirrored(other_harness, "running")
+    await other_harness.bind("first")
+    await other_harness.mark_audit_logs()
+    async with observing(other_harness, other_harness.save(with_fields(onConflict="adopt"))) as log:
         assert (await log.until("would create Pod", "/first"))["cluster"] == A
         adopted = await log.until("would change Pod", "/running")
         assert "adopt" in adopted["because"], adopted
         summary = await log.until("Plan: ", "")
-        await field.bind("second")
+        await other_harness.bind("second")
         await log.until("would create Pod", "/second")
-        await field.upper.delete(field.pod_path("first"), 0)
+        await other_harness.upper.delete(other_harness.pod_path("first"), 0)
         await log.until("no longer: would create Pod", "/first")
     assert "to add" in summary["event"]
-    assert await field.attempts() == []
-    assert (await field.sites[A].read(field.pod_path("running")))["metadata"] == before["metadata"]
+    assert await other_harness.attempts() == []
+    assert (await other_harness.sites[A].read(other_harness.pod_path("running")))["metadata"] == before["metadata"]

@@ -15,9 +15,9 @@ from typing import NamedTuple
 import orjson
 import pytest
 import pytest_asyncio
-from enginekit import LOWERS, UPPER, A, Ground, polled
+from enginekit import LOWERS, UPPER, A, EngineHarness, wait_until
 from mapkit import KEY, NAME, MapProgram
-from programkit import served
+from programkit import running_program
 from sitekit import Manifest
 
 from bench.kit.granting import grant, path_of, roles_of
@@ -31,13 +31,13 @@ HAND_OVER = 12.0
 LEADS, WAITS = "became leader", "waiting to become leader"
 
 
-class SetUp(MapProgram):
+class RenderedSetup(MapProgram):
     """A set-up in a namespace, as `tensile manifests` renders it."""
 
     options = ("--leader-elect",)
 
 
-class Other(NamedTuple):
+class OtherEngine(NamedTuple):
     """A separate engine of the same topology: its process, its log, and the ports of its nodes."""
 
     process: Process
@@ -45,25 +45,25 @@ class Other(NamedTuple):
     ports: list[int]
 
 
-Way = Callable[[SetUp], AbstractAsyncContextManager[Other]]
+Way = Callable[[RenderedSetup], AbstractAsyncContextManager[OtherEngine]]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def program(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[SetUp]:
+async def program(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RenderedSetup]:
     """Start the first engine, which leads, with one pod that runs in the first lower."""
-    async with served(sandbox, tmp_path_factory.mktemp("one"), SetUp) as made:
-        await made.run_pod("web")
-        yield made
+    async with running_program(sandbox, tmp_path_factory.mktemp("one"), RenderedSetup) as harness:
+        await harness.run_pod("web")
+        yield harness
 
 
 @asynccontextmanager
-async def running(program: SetUp, command: list[str], ports: list[int]) -> AsyncIterator[Other]:
+async def running(program: RenderedSetup, command: list[str], ports: list[int]) -> AsyncIterator[OtherEngine]:
     """Run another engine."""
     log = program.directory / "other.log"
     with log.open("wb") as output:
         process = await asyncio.create_subprocess_exec(*command, stdout=output, stderr=output)
     try:
-        yield Other(process, log, ports)
+        yield OtherEngine(process, log, ports)
     finally:
         if process.returncode is None:
             process.kill()
@@ -79,11 +79,11 @@ def elsewhere(file: Manifest, ports: list[int]) -> None:
 
 
 @asynccontextmanager
-async def on_a_machine(program: SetUp, *options: str) -> AsyncIterator[Other]:
+async def on_a_machine(program: RenderedSetup, *options: str) -> AsyncIterator[OtherEngine]:
     """Run an engine on a file, with leader election unless other options are given."""
     ports = spare_ports(len(LOWERS) + 2)
     path = program.directory / "other.yaml"
-    path.write_bytes(orjson.dumps(Ground.file(program, lambda file: elsewhere(file, ports))))
+    path.write_bytes(orjson.dumps(EngineHarness.file(program, lambda file: elsewhere(file, ports))))
     given = options or program.options
     command = [sys.executable, "-m", "tensile", "run", "-f", str(path), "--log-format", "json", *given]
     async with running(program, command, ports) as other:
@@ -91,7 +91,7 @@ async def on_a_machine(program: SetUp, *options: str) -> AsyncIterator[Other]:
 
 
 @asynccontextmanager
-async def in_another_namespace(program: SetUp) -> AsyncIterator[Other]:
+async def in_another_namespace(program: RenderedSetup) -> AsyncIterator[OtherEngine]:
     """Run an engine on a ConfigMap in another namespace, with the roles that are rendered for that."""
     ports, namespace = spare_ports(len(LOWERS) + 2), f"{program.namespace}-other"
     await program.make_namespace(UPPER, namespace)
@@ -110,13 +110,13 @@ async def in_another_namespace(program: SetUp) -> AsyncIterator[Other]:
         await program.upper.delete(f"/api/v1/namespaces/{namespace}")
 
 
-async def nodes(program: SetUp) -> dict[str, str]:
+async def nodes(program: RenderedSetup) -> dict[str, str]:
     """Return the UIDs of the virtual nodes."""
     found = [await program.upper.read(f"/api/v1/nodes/{node}") for node in program.nodes.values()]
     return {one["metadata"]["name"]: one["metadata"]["uid"] for one in found}
 
 
-async def served_at(program: SetUp, port: int) -> None:
+async def served_at(program: RenderedSetup, port: int) -> None:
     """Wait until the first lower's node contains this port of its kubelet API."""
     await program.upper.until(
         f"/api/v1/nodes/{program.nodes[A]}",
@@ -125,7 +125,9 @@ async def served_at(program: SetUp, port: int) -> None:
 
 
 @pytest.mark.parametrize("way", [on_a_machine, in_another_namespace])
-async def test_engines_of_one_topology_elect_one_leader_wherever_they_were_set_up(program: SetUp, way: Way) -> None:
+async def test_engines_of_one_topology_elect_one_leader_wherever_they_were_set_up(
+    program: RenderedSetup, way: Way
+) -> None:
     """The other engine logs the leader and its Lease, and each takes over from the other.
 
     A new leader continues with the existing objects: no node is written and no object is deleted while both run, and
@@ -135,26 +137,26 @@ async def test_engines_of_one_topology_elect_one_leader_wherever_they_were_set_u
     assert own is not None
     lease = await program.upper.read(program.lease)
     async with way(program) as other:
-        await polled(lambda: WAITS in other.log.read_text() or LEADS in other.log.read_text())
-        await program.note()
+        await wait_until(lambda: WAITS in other.log.read_text() or LEADS in other.log.read_text())
+        await program.mark_audit_logs()
         await program.run_pod(f"first-{way.__name__.replace('_', '-')}")
-        said = other.log.read_text()
-        assert LEADS not in said
-        assert f"{lease['spec']['holderIdentity']} is the leader" in said
-        assert f"kube-system/{lease['metadata']['name']}" in said
+        log_text = other.log.read_text()
+        assert LEADS not in log_text
+        assert f"{lease['spec']['holderIdentity']} is the leader" in log_text
+        assert f"kube-system/{lease['metadata']['name']}" in log_text
         assert [one for one in await program.writes() if one.verb == "delete" or one.resource == "nodes"] == []
         await served_at(program, own)
         async with asyncio.timeout(HAND_OVER):
             await program.stop()
-            await polled(lambda: LEADS in other.log.read_text())
+            await wait_until(lambda: LEADS in other.log.read_text())
         await program.run_pod(f"second-{way.__name__.replace('_', '-')}")
         await served_at(program, other.ports[0])
         since = len(program.log.read_text())
-        await program.begin()
-        await program.logged(WAITS, since)
+        await program.launch_from_configmap()
+        await program.wait_for_log(WAITS, since)
         other.process.send_signal(signal.SIGTERM)
         async with asyncio.timeout(HAND_OVER):
             assert await other.process.wait() == 0
-            await program.logged(LEADS, since)
+            await program.wait_for_log(LEADS, since)
     await served_at(program, own)
     assert await nodes(program) == before

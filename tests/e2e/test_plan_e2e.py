@@ -6,8 +6,19 @@ from typing import Any, NamedTuple
 
 import pytest
 import pytest_asyncio
-from enginekit import UPPER, A, B, Done, Edit, Ground, edit_lower, ran, with_fields, without_lower
-from plankit import done_by, planned, said
+from enginekit import (
+    UPPER,
+    A,
+    B,
+    CommandResult,
+    Edit,
+    EngineHarness,
+    edit_lower,
+    run_command,
+    with_fields,
+    without_lower,
+)
+from plankit import plan_json, planned_changes, written_changes
 from sitekit import Manifest, is_ready
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
@@ -16,7 +27,7 @@ PROVIDER = {"key": "virtual-kubelet.io/provider", "value": "k8s", "effect": "NoS
 MORE = {"key": "e2e", "value": "plan", "effect": "PreferNoSchedule"}
 
 
-class Case(NamedTuple):
+class PlanCase(NamedTuple):
     """An edit: the topology before it, the one after it, and how many objects change by it."""
 
     count: int
@@ -26,14 +37,14 @@ class Case(NamedTuple):
     """Whether the change is one of a Node's status, which is what advertises capacity."""
 
 
-def excluding(ground: Ground) -> Edit:
+def excluding(harness: EngineHarness) -> Edit:
     """Return an edit that excludes the second namespace."""
-    return with_fields(excludeNamespaces=["kube-system", second(ground)])
+    return with_fields(excludeNamespaces=["kube-system", second(harness)])
 
 
-def second(ground: Ground) -> str:
+def second(harness: EngineHarness) -> str:
     """Return the name of the second namespace."""
-    return f"{ground.namespace}-second"
+    return f"{harness.namespace}-second"
 
 
 def renamed(file: Manifest) -> None:
@@ -44,53 +55,55 @@ def renamed(file: Manifest) -> None:
 
 LABEL = edit_lower(A, node={"labels": {"tier": "gold"}})
 CASES = {
-    "label": Case(1, (LABEL,)),
-    "label-removed": Case(1, (), before=(LABEL,)),
-    "taint": Case(1, (edit_lower(A, node={"taints": [PROVIDER, MORE]}),)),
-    "annotation": Case(1, (edit_lower(B, node={"annotations": {"note": "planned"}}),)),
-    "ignored-label": Case(3, (with_fields(ignoreLabels=["app"]),)),
-    "reserve": Case(1, (edit_lower(A, capacity={"basis": "allocatable", "reserve": {"cpu": "48"}}),), by_status=True),
-    "cordon": Case(1, (edit_lower(A, maintenance="cordon"),)),
-    "uncordon": Case(1, (), before=(edit_lower(A, maintenance="cordon"),)),
-    "empty-lower-removed": Case(1, (without_lower(B),)),
-    "lower-added": Case(1, (), before=(without_lower(B),)),
-    "lower-with-pods-removed": Case(1, (without_lower(A),)),
-    "both-removed": Case(2, (without_lower(A), without_lower(B))),
-    "empty-node-renamed": Case(2, (renamed,)),
-    "several-at-once": Case(5, (LABEL, with_fields(ignoreLabels=["app"]), without_lower(B))),
-    "no-visible-change": Case(0, (edit_lower(A, qps=100), with_fields(guard={"maxDeletes": 5}))),
+    "label": PlanCase(1, (LABEL,)),
+    "label-removed": PlanCase(1, (), before=(LABEL,)),
+    "taint": PlanCase(1, (edit_lower(A, node={"taints": [PROVIDER, MORE]}),)),
+    "annotation": PlanCase(1, (edit_lower(B, node={"annotations": {"note": "planned"}}),)),
+    "ignored-label": PlanCase(3, (with_fields(ignoreLabels=["app"]),)),
+    "reserve": PlanCase(
+        1, (edit_lower(A, capacity={"basis": "allocatable", "reserve": {"cpu": "48"}}),), by_status=True
+    ),
+    "cordon": PlanCase(1, (edit_lower(A, maintenance="cordon"),)),
+    "uncordon": PlanCase(1, (), before=(edit_lower(A, maintenance="cordon"),)),
+    "empty-lower-removed": PlanCase(1, (without_lower(B),)),
+    "lower-added": PlanCase(1, (), before=(without_lower(B),)),
+    "lower-with-pods-removed": PlanCase(1, (without_lower(A),)),
+    "both-removed": PlanCase(2, (without_lower(A), without_lower(B))),
+    "empty-node-renamed": PlanCase(2, (renamed,)),
+    "several-at-once": PlanCase(5, (LABEL, with_fields(ignoreLabels=["app"]), without_lower(B))),
+    "no-visible-change": PlanCase(0, (edit_lower(A, qps=100), with_fields(guard={"maxDeletes": 5}))),
 }
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", autouse=True)
-async def workload(ground: Ground) -> None:
+async def workload(harness: EngineHarness) -> None:
     """Run three pods with a ConfigMap in one lower, and none in the other."""
-    await ground.upper.create(ground.path("configmaps"), {"metadata": {"name": "settings"}, "data": {"key": "value"}})
+    await harness.upper.create(harness.path("configmaps"), {"metadata": {"name": "settings"}, "data": {"key": "value"}})
     volumes = [{"name": "settings", "configMap": {"name": "settings"}}]
     for number in range(3):
-        await ground.bind(f"web-{number}", {"volumes": volumes}, labels={"app": "web"})
+        await harness.bind(f"web-{number}", {"volumes": volumes}, labels={"app": "web"})
     for number in range(3):
-        await ground.upper.until(ground.pod_path(f"web-{number}"), is_ready)
-    await ground.calm()
+        await harness.upper.until(harness.pod_path(f"web-{number}"), is_ready)
+    await harness.wait_idle()
 
 
-async def run_plan(ground: Ground, output: str, *edits: Edit) -> Done:
+async def run_plan(harness: EngineHarness, output: str, *edits: Edit) -> CommandResult:
     """Save the topology file and run `tensile plan` on it."""
-    path = ground.save(*edits)
-    return await ran([sys.executable, "-m", "tensile", "plan", "-f", str(path), "-o", output])
+    path = harness.save(*edits)
+    return await run_command([sys.executable, "-m", "tensile", "plan", "-f", str(path), "-o", output])
 
 
-async def in_force(ground: Ground, *edits: Edit) -> None:
+async def in_force(harness: EngineHarness, *edits: Edit) -> None:
     """Load a topology, and wait until the engine is idle with it."""
-    await ground.reload(*edits)
-    wanted = {lower.node.name for lower in ground.topology(*edits).lowers}
-    await ground.upper.until_all(
-        f"/api/v1/nodes?labelSelector=tensile-kube.io/owner={ground.owner.mark}",
+    await harness.reload(*edits)
+    wanted = {lower.node.name for lower in harness.topology(*edits).lowers}
+    await harness.upper.until_all(
+        f"/api/v1/nodes?labelSelector=tensile-kube.io/owner={harness.owner.mark}",
         lambda nodes: wanted <= set(nodes) and all(name in wanted or _is_leaving(nodes[name]) for name in nodes),
     )
     for node in wanted:
-        await ground.usable(node)
-    await ground.calm()
+        await harness.wait_for_node(node)
+    await harness.wait_idle()
 
 
 def _is_leaving(node: Manifest) -> bool:
@@ -98,34 +111,34 @@ def _is_leaving(node: Manifest) -> bool:
     return bool(node["spec"].get("unschedulable")) and node["metadata"]["name"].endswith("-a")
 
 
-async def test_a_plan_is_empty_after_convergence(ground: Ground) -> None:
+async def test_a_plan_is_empty_after_convergence(harness: EngineHarness) -> None:
     """It contains no change and no problem."""
-    document = await planned(ground)
+    document = await plan_json(harness)
     assert (document["changes"], document["problems"]) == ([], [])
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-async def test_the_engine_writes_exactly_the_planned_changes(ground: Ground, case: Case) -> None:
+async def test_the_engine_writes_exactly_the_planned_changes(harness: EngineHarness, case: PlanCase) -> None:
     """Plan and audit logs agree in cluster, verb, kind, namespace and name of every change."""
-    await in_force(ground, *case.before)
-    room_of = ground.nodes[A] if case.by_status else ""
-    document = await planned(ground, *case.after, room_of=room_of)
-    expected = said(document)
+    await in_force(harness, *case.before)
+    room_of = harness.nodes[A] if case.by_status else ""
+    document = await plan_json(harness, *case.after, capacity_of=room_of)
+    expected = planned_changes(document)
     assert len(expected) == case.count, document["changes"]
-    await ground.note()
-    await in_force(ground, *case.after)
-    written = await ground.writes()
+    await harness.mark_audit_logs()
+    await in_force(harness, *case.after)
+    written = await harness.writes()
     if case.by_status:
-        tried = await ground.attempts()
+        tried = await harness.attempts()
         written += [one for one, code in tried if (one.subresource, one.name, code) == ("status", room_of, 200)]
-    assert done_by(written) == expected
-    await in_force(ground)
+    assert written_changes(written) == expected
+    await in_force(harness)
 
 
-async def test_changes_that_wait_for_pods_are_planned_as_pending(ground: Ground) -> None:
+async def test_changes_that_wait_for_pods_are_planned_as_pending(harness: EngineHarness) -> None:
     """A running engine keeps the node's name and the mapping until no pods are mirrored; so does the plan."""
-    node = ground.nodes[A]
-    document = await planned(ground, edit_lower(A, node={"name": f"{node}-new"}, namespaces={"mapping": "prefix"}))
+    node = harness.nodes[A]
+    document = await plan_json(harness, edit_lower(A, node={"name": f"{node}-new"}, namespaces={"mapping": "prefix"}))
     assert document["changes"] == []
     drain = f"waits until no pods are mirrored to {A}; `maintenance: drain` lets them leave"
     assert document["pending"] == [
@@ -134,67 +147,67 @@ async def test_changes_that_wait_for_pods_are_planned_as_pending(ground: Ground)
     ]
 
 
-async def test_a_lower_that_a_reload_reopens_is_not_treated_as_removed(ground: Ground) -> None:
+async def test_a_lower_that_a_reload_reopens_is_not_treated_as_removed(harness: EngineHarness) -> None:
     """The engine looks for nodes without a lower at any time, but not while a reload has a lower closed."""
-    reloading = asyncio.ensure_future(ground.reload(edit_lower(A, kubeconfig=f"./{A}.kubeconfig")))
+    reloading = asyncio.ensure_future(harness.reload(edit_lower(A, kubeconfig=f"./{A}.kubeconfig")))
     while not reloading.done():
-        await ground.engine.check()
+        await harness.engine.check()
         await asyncio.sleep(0)
     await reloading
-    assert set(ground.engine.clusters.joined) == {A, B}
-    await ground.calm()
-    await in_force(ground)
+    assert set(harness.engine.clusters.joined) == {A, B}
+    await harness.wait_idle()
+    await in_force(harness)
 
 
-async def test_the_end_of_a_namespaces_exclusion_is_planned_with_its_pods_and_copies(ground: Ground) -> None:
+async def test_the_end_of_a_namespaces_exclusion_is_planned_with_its_pods_and_copies(harness: EngineHarness) -> None:
     """The plan contains the namespace, the ConfigMap and the pods, exactly as the engine then creates them."""
-    name = second(ground)
-    await in_force(ground, excluding(ground))
-    await ground.make_namespace(UPPER, name)
+    name = second(harness)
+    await in_force(harness, excluding(harness))
+    await harness.make_namespace(UPPER, name)
     settings = {"metadata": {"name": "settings"}, "data": {"key": "value"}}
-    await ground.upper.create(ground.path("configmaps", namespace=name), settings)
+    await harness.upper.create(harness.path("configmaps", namespace=name), settings)
     volumes = [{"name": "settings", "configMap": {"name": "settings"}}]
     for number in range(2):
-        pod = ground.pod(f"held-{number}", {"volumes": volumes})
-        await ground.upper.create(ground.path("pods", namespace=name), pod)
-    await ground.calm()
-    document = await planned(ground)
+        pod = harness.pod(f"held-{number}", {"volumes": volumes})
+        await harness.upper.create(harness.path("pods", namespace=name), pod)
+    await harness.wait_idle()
+    document = await plan_json(harness)
     creations = {(one["cluster"], one["kind"], one["name"]) for one in document["changes"] if one["action"] == "create"}
     expected = {("Namespace", name), ("ConfigMap", "settings"), ("Pod", "held-0"), ("Pod", "held-1")}
     assert creations == {(A, *one) for one in expected}
-    await ground.note()
-    await ground.reload()
+    await harness.mark_audit_logs()
+    await harness.reload()
     for number in range(2):
-        await ground.upper.until(ground.path("pods", f"held-{number}", namespace=name), is_ready)
-    await ground.calm()
-    assert done_by(await ground.writes()) == said(document)
-    await cleared(ground, name)
+        await harness.upper.until(harness.path("pods", f"held-{number}", namespace=name), is_ready)
+    await harness.wait_idle()
+    assert written_changes(await harness.writes()) == planned_changes(document)
+    await cleared(harness, name)
 
 
-async def cleared(ground: Ground, name: str) -> None:
+async def cleared(harness: EngineHarness, name: str) -> None:
     """Delete the second namespace and its pods."""
     for number in range(2):
-        await ground.upper.delete(ground.path("pods", f"held-{number}", namespace=name))
-        await ground.upper.gone(ground.path("pods", f"held-{number}", namespace=name))
-    await ground.upper.delete(f"/api/v1/namespaces/{name}")
+        await harness.upper.delete(harness.path("pods", f"held-{number}", namespace=name))
+        await harness.upper.gone(harness.path("pods", f"held-{number}", namespace=name))
+    await harness.upper.delete(f"/api/v1/namespaces/{name}")
 
 
-async def test_no_plan_contains_the_content_of_a_secret(ground: Ground) -> None:
+async def test_no_plan_contains_the_content_of_a_secret(harness: EngineHarness) -> None:
     """A pod that needs a Secret is planned with it, and no output format shows the content."""
-    await ground.stop()
+    await harness.stop()
     content = "c2VjcmV0LWluLWEtcGxhbg=="
-    await ground.upper.create(ground.path("secrets"), {"metadata": {"name": "key"}, "data": {"key": content}})
-    await ground.bind("needing", {"volumes": [{"name": "key", "secret": {"secretName": "key"}}]})
-    for done in await asyncio.gather(*(run_plan(ground, output) for output in ("text", "json", "markdown"))):
+    await harness.upper.create(harness.path("secrets"), {"metadata": {"name": "key"}, "data": {"key": content}})
+    await harness.bind("needing", {"volumes": [{"name": "key", "secret": {"secretName": "key"}}]})
+    for done in await asyncio.gather(*(run_plan(harness, output) for output in ("text", "json", "markdown"))):
         assert done.code == 2, done.err
         assert "key" in done.out
         assert content not in done.out + done.err
         assert "secret-in-a-plan" not in done.out + done.err
-    await ground.note()
-    await ground.start()
-    await ground.upper.until(ground.pod_path("needing"), is_ready)
-    await ground.calm()
-    here = [one for one in done_by(await ground.writes()) if second(ground) not in (one.name, one.namespace)]
+    await harness.mark_audit_logs()
+    await harness.start()
+    await harness.upper.until(harness.pod_path("needing"), is_ready)
+    await harness.wait_idle()
+    here = [one for one in written_changes(await harness.writes()) if second(harness) not in (one.name, one.namespace)]
     found: set[Any] = {(one.cluster, one.action, one.kind, one.name) for one in here}
     assert found == {
         (A, "create", "Secret", "key"),

@@ -37,7 +37,7 @@ async def test_predictions_of_plans_come_true_on_real_clusters(tmp_path_factory:
     assert len(found["found"]["limit"]["happened"]["left"]) == CASES["limit"].moves == 2
 
 
-def come(node: str, *, is_ready: bool = True, owner: str = WEB) -> dict[str, ObservedPod]:
+def new_pod(node: str, *, is_ready: bool = True, owner: str = WEB) -> dict[str, ObservedPod]:
     """Return the observation of a new pod on a node."""
     return {"web-3/u3": ObservedPod(owner, node, is_ready=is_ready)}
 
@@ -45,29 +45,29 @@ def come(node: str, *, is_ready: bool = True, owner: str = WEB) -> dict[str, Obs
 @pytest.mark.parametrize("node", [B, C])
 def test_a_new_pod_on_any_predicted_node_is_no_difference(node: str) -> None:
     """The plan does not predict which of these nodes it will be."""
-    assert differences(SAID, BEFORE, {**STAYED, **come(node)}) == []
+    assert differences(SAID, BEFORE, {**STAYED, **new_pod(node)}) == []
 
 
 @pytest.mark.parametrize(
-    ("after", "words"),
+    ("after", "message"),
     [
         (BEFORE, "web-1 was said to leave, and stayed"),
-        (come(B), "web-2 left lower-a, which was not said"),
-        ({**STAYED, **come(A)}, "went to ['lower-a'], and were said to go to ['lower-b or lower-c']"),
-        ({**STAYED, **come(NOWHERE, is_ready=False)}, "0 new pods run, and 1 were said to have room"),
-        ({**STAYED, **come(B, owner="Job other")}, "the new pods of Job other went to ['lower-b']"),
+        (new_pod(B), "web-2 left lower-a, which was not said"),
+        ({**STAYED, **new_pod(A)}, "went to ['lower-a'], and were said to go to ['lower-b or lower-c']"),
+        ({**STAYED, **new_pod(NOWHERE, is_ready=False)}, "0 new pods run, and 1 were said to have room"),
+        ({**STAYED, **new_pod(B, owner="Job other")}, "the new pods of Job other went to ['lower-b']"),
         (STAYED, "the new pods of ReplicaSet web went to []"),
     ],
 )
-def test_every_other_outcome_is_a_difference(after: Mapping[str, ObservedPod], words: str) -> None:
+def test_every_other_outcome_is_a_difference(after: Mapping[str, ObservedPod], message: str) -> None:
     """The message names the pod or its owner."""
-    assert words in "; ".join(differences(SAID, BEFORE, after))
+    assert message in "; ".join(differences(SAID, BEFORE, after))
 
 
 def test_a_pod_that_leaves_another_node_than_predicted_is_a_difference() -> None:
     """A plan predicts the source of a move too."""
-    said = {"web-1": SAID["web-1"]._replace(source=B)}
-    found = differences(said, BEFORE, {**STAYED, **come(C)})
+    predicted = {"web-1": SAID["web-1"]._replace(source=B)}
+    found = differences(predicted, BEFORE, {**STAYED, **new_pod(C)})
     assert found == ["web-1 was said to leave lower-b, and left lower-a"]
 
 
@@ -79,7 +79,7 @@ def test_a_new_pod_with_the_same_name_and_another_uid_counts_as_moved() -> None:
 
 def test_a_new_pod_that_is_not_ready_is_a_difference_unless_the_comparison_is_loose() -> None:
     """A drain cannot predict more for a node whose free resources are fragmented."""
-    after = {**STAYED, **come(C, is_ready=False)}
+    after = {**STAYED, **new_pod(C, is_ready=False)}
     assert differences(SAID, BEFORE, after) == ["0 new pods run, and 1 were said to have room"]
     assert differences(SAID, BEFORE, after, loose=True) == []
 

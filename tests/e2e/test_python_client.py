@@ -12,12 +12,12 @@ from typing import Any, NamedTuple, TypeVar
 
 import pytest
 import pytest_asyncio
-from enginekit import UPPER, A, standing
+from enginekit import UPPER, A, running_engine
 from kubernetes import config, watch
 from kubernetes.client import ApiException, CoreV1Api
 from kubernetes.stream import portforward, stream
 from sitekit import is_ready
-from streamkit import PATIENCE, Stage, page
+from streamkit import PATIENCE, StreamHarness, page
 
 from tensile.sandbox.sandbox import Sandbox
 
@@ -30,29 +30,29 @@ CLUSTERS = pytest.mark.parametrize("cluster", [UPPER, A], ids=["through", "direc
 class Client(NamedTuple):
     """The client for each cluster, and the pods that it uses."""
 
-    stage: Stage
+    stage: StreamHarness
     apis: dict[str, CoreV1Api]
 
     async def did(self, cluster: str, work: Callable[[CoreV1Api, str], T]) -> T:
         """Call the client, which blocks, in a thread, with its API and the namespace."""
         async with asyncio.timeout(PATIENCE):
-            return await asyncio.to_thread(work, self.apis[cluster], self.stage.ground.namespace)
+            return await asyncio.to_thread(work, self.apis[cluster], self.stage.harness.namespace)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def client(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Client]:
     """Start an engine with a pod that writes two lines and one that only sleeps, and load the client's kubeconfigs."""
     directory = tmp_path_factory.mktemp("python")
-    async with standing(sandbox, directory) as ground:
-        stage = Stage(ground, is_real=False)
-        await stage.pod("plain", "sleep 100000")
-        await stage.pod("says", "echo one; echo two; sleep 100000")
+    async with running_engine(sandbox, directory) as harness:
+        streams = StreamHarness(harness, is_real=False)
+        await streams.run_pod("plain", "sleep 100000")
+        await streams.run_pod("says", "echo one; echo two; sleep 100000")
         apis = {}
         for name in (UPPER, A):
             file = directory / f"{name}.admin"
-            file.write_text(ground.kubeconfig(name, "admin"))
+            file.write_text(harness.kubeconfig(name, "admin"))
             apis[name] = CoreV1Api(config.new_client_from_config(str(file)))
-        yield Client(stage, apis)
+        yield Client(streams, apis)
         for api in apis.values():
             api.api_client.close()
 
@@ -124,10 +124,10 @@ async def test_a_port_is_forwarded(client: Client, cluster: str) -> None:
 
         return work
 
-    async with client.stage.pages("serves") as ports:
+    async with client.stage.serve_pages("serves") as ports:
         assert await client.did(cluster, fetch(ports[0])) == page(ports[0])
-        await client.stage.ground.upper.delete(client.stage.ground.pod_path("serves"))
-        await client.stage.ground.upper.gone(client.stage.ground.pod_path("serves"))
+        await client.stage.harness.upper.delete(client.stage.harness.pod_path("serves"))
+        await client.stage.harness.upper.gone(client.stage.harness.pod_path("serves"))
 
 
 async def test_the_log_of_a_missing_container_is_refused_as_by_a_kubelet(client: Client) -> None:
@@ -146,11 +146,11 @@ async def test_the_log_of_a_missing_container_is_refused_as_by_a_kubelet(client:
 
 async def test_a_pod_is_created_watched_and_deleted(client: Client) -> None:
     """An operator of jobs does this; only the node selector and the toleration are specific to virtual nodes."""
-    ground = client.stage.ground
+    harness = client.stage.harness
     body = {
         "metadata": {"name": "job"},
         "spec": {
-            "nodeSelector": {"kubernetes.io/hostname": ground.nodes[A]},
+            "nodeSelector": {"kubernetes.io/hostname": harness.nodes[A]},
             "tolerations": [{"operator": "Exists"}],
             "terminationGracePeriodSeconds": 1,
             "containers": [{"name": "main", "image": "app:1"}],
@@ -170,7 +170,7 @@ async def test_a_pod_is_created_watched_and_deleted(client: Client) -> None:
         api.delete_namespaced_pod("job", namespace)
         return str(there.spec.node_name)
 
-    assert await client.did(UPPER, run) == ground.nodes[A]
-    await ground.upper.gone(ground.pod_path("job"))
-    await ground.sites[A].gone(ground.pod_path("job"))
-    assert is_ready(await ground.upper.read(ground.pod_path("plain")))
+    assert await client.did(UPPER, run) == harness.nodes[A]
+    await harness.upper.gone(harness.pod_path("job"))
+    await harness.sites[A].gone(harness.pod_path("job"))
+    assert is_ready(await harness.upper.read(harness.pod_path("plain")))

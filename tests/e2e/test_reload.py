@@ -7,8 +7,8 @@ from http import HTTPStatus
 import aiohttp
 import pytest
 import pytest_asyncio
-from enginekit import QUIET, UPPER, A, B, edit_lower, polled, ran, with_fields, without_lower
-from programkit import Program, served, streaming
+from enginekit import QUIET, UPPER, A, B, edit_lower, run_command, wait_until, with_fields, without_lower
+from programkit import Program, followed_log, running_program
 from sitekit import NODE_LEASES, Manifest, condition_of, is_ready, is_true, phase_of
 
 from bench.kit.spareports import spare_ports
@@ -24,7 +24,7 @@ MORE = {"key": "e2e", "value": "reload", "effect": "NoSchedule"}
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def program(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Program]:
     """Start the program, with one pod that runs in the first lower."""
-    async with served(sandbox, tmp_path_factory.mktemp("program")) as made:
+    async with running_program(sandbox, tmp_path_factory.mktemp("program")) as made:
         await made.run_pod("web")
         yield made
 
@@ -37,13 +37,13 @@ async def node(program: Program, lower: str) -> Manifest:
 async def test_an_edit_comes_into_force_without_closing_streams_of_another_lower(program: Program) -> None:
     """A label and a taint are added to the node, and the log stream of the other lower stays open."""
     path = f"/api/v1/nodes/{program.nodes[B]}"
-    async with streaming(program) as stream:
+    async with followed_log(program) as stream:
         await program.reload(edit_lower(B, node={"labels": {"tier": "gold"}, "taints": [PROVIDER, MORE]}))
         found = await program.upper.until(
             path, lambda one: one["metadata"]["labels"].get("tier") == "gold", limit=IN_FORCE
         )
         assert MORE in found["spec"]["taints"]
-        await stream.carries("after the edit")
+        await stream.check_line_arrives("after the edit")
         await program.reload()
         found = await program.upper.until(path, lambda one: "tier" not in one["metadata"]["labels"], limit=IN_FORCE)
         assert MORE not in found["spec"]["taints"]
@@ -54,14 +54,14 @@ async def test_an_edit_of_a_lower_does_not_close_its_own_streams(program: Progra
     path = f"/api/v1/nodes/{program.nodes[A]}"
     reserve = {"basis": "allocatable", "reserve": {"cpu": "95"}}
     before = (await program.upper.read(path))["status"]["allocatable"]
-    async with streaming(program) as stream:
+    async with followed_log(program) as stream:
         await program.reload(edit_lower(A, node={"annotations": {"note": "edited"}}, capacity=reserve, qps=50))
         found = await program.upper.until(
             path, lambda one: one["status"]["allocatable"]["cpu"] != before["cpu"], limit=IN_FORCE
         )
         assert int(before["cpu"]) - int(found["status"]["allocatable"]["cpu"]) == 95
         assert found["metadata"]["annotations"]["note"] == "edited"
-        await stream.carries("after the edit")
+        await stream.check_line_arrives("after the edit")
         await program.reload()
         await program.upper.until(path, lambda one: one["status"]["allocatable"] == before, limit=IN_FORCE)
 
@@ -79,7 +79,7 @@ async def test_an_edit_of_ignored_labels_updates_the_lower_pods(program: Program
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         ("lowers: [", "topology.yaml:"),
         ('{"apiVersion": "tensile-kube.io/v1alpha1", "kind": "Topology", "name": "x", "lowerz": []}', "lowerz"),
@@ -87,21 +87,23 @@ async def test_an_edit_of_ignored_labels_updates_the_lower_pods(program: Program
     ],
     ids=["syntax", "unknown-key", "empty"],
 )
-async def test_an_invalid_file_changes_nothing(program: Program, content: str, said: str) -> None:
+async def test_an_invalid_file_changes_nothing(program: Program, content: str, message: str) -> None:
     """The log names the file and the key, nothing is written, streams stay open, and the next edit works."""
-    async with streaming(program) as stream:
-        await program.note()
+    async with followed_log(program) as stream:
+        await program.mark_audit_logs()
         since = program.log.stat().st_size
         (program.directory / "topology.yaml").write_text(content)
-        await program.logged("the last valid one stays active", since)
-        assert said in program.log.read_text()[since:]
-        await stream.carries("after the bad file")
+        await program.wait_for_log("the last valid one stays active", since)
+        assert message in program.log.read_text()[since:]
+        await stream.check_line_arrives("after the bad file")
         tried = [one for one, _ in await program.attempts(without=QUIET)]
         assert [one for one in tried if one.subresource != "status"] == []
         since = program.log.stat().st_size
-        await program.reload(edit_lower(B, node={"annotations": {"note": said}}))
+        await program.reload(edit_lower(B, node={"annotations": {"note": message}}))
         path = f"/api/v1/nodes/{program.nodes[B]}"
-        await program.upper.until(path, lambda one: one["metadata"]["annotations"].get("note") == said, limit=IN_FORCE)
+        await program.upper.until(
+            path, lambda one: one["metadata"]["annotations"].get("note") == message, limit=IN_FORCE
+        )
     await program.reload()
     await program.upper.until(path, lambda one: "note" not in one["metadata"]["annotations"])
 
@@ -112,8 +114,8 @@ async def test_a_removed_lower_with_pods_is_cordoned_and_used_again_once_it_is_p
     A new pod waits until the lower is put back.
     """
     path = f"/api/v1/nodes/{program.nodes[A]}"
-    below = await program.sites[A].read(program.pod_path("web"))
-    async with streaming(program) as stream:
+    lower_object = await program.sites[A].read(program.pod_path("web"))
+    async with followed_log(program) as stream:
         await program.reload(without_lower(A))
         found = await program.upper.until(
             path, lambda one: condition_of(one, "InTopology").get("status") == "False", limit=IN_FORCE
@@ -127,13 +129,13 @@ async def test_a_removed_lower_with_pods_is_cordoned_and_used_again_once_it_is_p
         )
         assert late["status"]["reason"] == "NotInTopology"
         assert (await program.kubectl("exec", "web", "--", "echo", "here")).out == "here\n"
-        await stream.carries("while it is gone")
+        await stream.check_line_arrives("while it is gone")
         await program.reload()
         found = await program.upper.until(path, lambda one: is_true(one, "InTopology"), limit=IN_FORCE)
         await program.upper.until(path, lambda one: not one["spec"].get("unschedulable"), limit=IN_FORCE)
         await program.upper.until(program.pod_path("late"), is_ready)
     after = await program.sites[A].read(program.pod_path("web"))
-    assert after["metadata"]["uid"] == below["metadata"]["uid"]
+    assert after["metadata"]["uid"] == lower_object["metadata"]["uid"]
     await program.end_pods("late")
 
 
@@ -158,17 +160,17 @@ async def test_the_node_of_an_empty_lower_is_deleted_and_created_again_by_edits(
     """
     path = f"/api/v1/nodes/{program.nodes[B]}"
     before = await node(program, B)
-    async with streaming(program) as stream:
+    async with followed_log(program) as stream:
         await program.reload(without_lower(B))
         await program.upper.gone(path, limit=IN_FORCE)
         lease = f"{NODE_LEASES}/{program.nodes[B]}"
         await program.upper.gone(lease)
         await program.reload()
-        found = await program.usable(program.nodes[B])
+        found = await program.wait_for_node(program.nodes[B])
         assert found["metadata"]["uid"] != before["metadata"]["uid"]
         await program.run_pod("joined", lower=B)
         assert (await program.kubectl("exec", "joined", "--", "echo", "there")).out == "there\n"
-        await stream.carries("after all that")
+        await stream.check_line_arrives("after all that")
     await program.end_pods("joined")
     assert UPPER in program.sites
 
@@ -213,8 +215,10 @@ async def test_the_status_reports_an_upper_kubeconfig_with_which_the_engine_woul
     """Otherwise a restart would end an engine that works."""
     since = program.log.stat().st_size
     await program.reload(with_fields(upper={"kubeconfig": "missing.kubeconfig"}))
-    await polled(lambda: "the engine would not start with this change" in program.log.read_text()[since:])
-    done = await ran([sys.executable, "-m", "tensile", "status", "-f", str(program.directory / "topology.yaml")])
+    await wait_until(lambda: "the engine would not start with this change" in program.log.read_text()[since:])
+    done = await run_command(
+        [sys.executable, "-m", "tensile", "status", "-f", str(program.directory / "topology.yaml")]
+    )
     assert "missing.kubeconfig: this change requires a restart of the engine; it would not start: upper: " in done.out
     await program.reload()
 

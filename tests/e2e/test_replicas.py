@@ -13,8 +13,8 @@ import aiohttp
 import orjson
 import pytest
 import pytest_asyncio
-from enginekit import A, B, Edit, polled
-from programkit import Program, served
+from enginekit import A, B, Edit, wait_until
+from programkit import Program, running_program
 from sitekit import Manifest
 
 from bench.kit.spareports import spare_ports
@@ -33,7 +33,7 @@ ASIDE = {"schedulerName": "nobody", "containers": [{"name": "engine", "image": "
 LEADS, WAITS = "became leader", "waiting to become leader"
 
 
-class Replicated(Program):
+class ReplicatedProgram(Program):
     """A program with leader election; each engine has an upper pod that represents it, as in a Deployment."""
 
     options = ("--leader-elect",)
@@ -56,7 +56,7 @@ class Replicated(Program):
         )
 
 
-class Other(NamedTuple):
+class SecondEngine(NamedTuple):
     """The second engine, its log, the ports of its telemetry and extender, and a function that edits its file."""
 
     process: Process
@@ -67,15 +67,15 @@ class Other(NamedTuple):
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def program(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Replicated]:
+async def program(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ReplicatedProgram]:
     """Start the first engine, which leads, with one pod that runs in the first lower."""
-    async with served(sandbox, tmp_path_factory.mktemp("replicated"), Replicated) as made:
-        await made.run_pod("web")
-        yield made
+    async with running_program(sandbox, tmp_path_factory.mktemp("replicated"), ReplicatedProgram) as harness:
+        await harness.run_pod("web")
+        yield harness
 
 
 @asynccontextmanager
-async def beside(program: Replicated, *edits: Edit) -> AsyncIterator[Other]:
+async def beside(program: ReplicatedProgram, *edits: Edit) -> AsyncIterator[SecondEngine]:
     """Run a second engine on the same topology, with ports of its own, because both share a machine."""
     ports = spare_ports(5)
 
@@ -94,10 +94,10 @@ async def beside(program: Replicated, *edits: Edit) -> AsyncIterator[Other]:
 
     file, log = program.directory / "other.yaml", program.directory / "other.log"
     save()
-    process = await program.begun(file, log, **await program.own(SECOND))
+    process = await program.launch(file, log, **await program.own(SECOND))
     try:
-        await polled(lambda: WAITS in log.read_text())
-        yield Other(process, log, *ports[3:], save)
+        await wait_until(lambda: WAITS in log.read_text())
+        yield SecondEngine(process, log, *ports[3:], save)
     finally:
         if process.returncode is None:
             process.kill()
@@ -105,7 +105,7 @@ async def beside(program: Replicated, *edits: Edit) -> AsyncIterator[Other]:
     assert "Traceback" not in log.read_text()
 
 
-async def runs(program: Replicated, name: str, lower: str = A) -> None:
+async def runs(program: ReplicatedProgram, name: str, lower: str = A) -> None:
     """Run a new pod in a lower, and assert that kubectl gets its log from the leading engine."""
     await program.run_pod(name, lower=lower)
     line = f"2026-01-01T00:00:00Z stdout F hello from {name}\n"
@@ -116,7 +116,7 @@ async def runs(program: Replicated, name: str, lower: str = A) -> None:
     assert done.out == f"hello from {name}\n", done.err
 
 
-async def test_an_engine_that_stops_hands_over_before_its_lease_would_expire(program: Replicated) -> None:
+async def test_an_engine_that_stops_hands_over_before_its_lease_would_expire(program: ReplicatedProgram) -> None:
     """The other engine takes over, and the first one afterwards.
 
     Running pods stay the same, new ones run, and the leading engine serves logs.
@@ -125,16 +125,16 @@ async def test_an_engine_that_stops_hands_over_before_its_lease_would_expire(pro
     async with beside(program) as other:
         async with asyncio.timeout(HAND_OVER):
             await program.stop()
-            await polled(lambda: LEADS in other.log.read_text())
+            await wait_until(lambda: LEADS in other.log.read_text())
         await runs(program, "second")
         _, asking = await asyncio.open_connection("127.0.0.1", other.extender)
         asking.close()
         await program.start(await_nodes=False)
-        await program.logged(WAITS)
+        await program.wait_for_log(WAITS)
         other.process.send_signal(signal.SIGTERM)
         async with asyncio.timeout(HAND_OVER):
             assert await other.process.wait() == 0
-            await program.logged(LEADS)
+            await program.wait_for_log(LEADS)
     await runs(program, "first")
     after = await program.upper.read(program.pod_path("web"))
     assert (after["metadata"]["uid"], after["status"]["containerStatuses"]) == (
@@ -143,7 +143,7 @@ async def test_an_engine_that_stops_hands_over_before_its_lease_would_expire(pro
     )
 
 
-async def test_an_engine_that_stands_by_is_ready_and_does_not_lead(program: Replicated) -> None:
+async def test_an_engine_that_stands_by_is_ready_and_does_not_lead(program: ReplicatedProgram) -> None:
     """It watches the upper cluster so that it can take over, and the nodes keep the ports of the leader.
 
     Its extender is closed, because it has no data of the lowers.
@@ -164,22 +164,22 @@ async def test_an_engine_that_stands_by_is_ready_and_does_not_lead(program: Repl
         assert LEADS not in other.log.read_text()
 
 
-async def test_an_engine_that_loses_its_lease_exits_and_logs_the_new_holder(program: Replicated) -> None:
+async def test_an_engine_that_loses_its_lease_exits_and_logs_the_new_holder(program: ReplicatedProgram) -> None:
     """It exits with code 1, so that it is restarted and stands by."""
     async with beside(program) as other:
         await program.stop()
-        await polled(lambda: LEADS in other.log.read_text())
+        await wait_until(lambda: LEADS in other.log.read_text())
         await program.upper.patch(program.lease, {"spec": {"holderIdentity": "somebody-else"}})
         async with asyncio.timeout(HAND_OVER):
             assert await other.process.wait() == 1
         assert "leader election lost (somebody-else holds the lease" in other.log.read_text()
         await program.upper.delete(program.lease)
     await program.start()
-    await program.logged(LEADS)
+    await program.wait_for_log(LEADS)
 
 
 async def test_an_engine_that_stands_by_uses_ports_that_were_edited_meanwhile_once_it_leads(
-    program: Replicated,
+    program: ReplicatedProgram,
 ) -> None:
     """Two nodes exchange ports in its file; once it leads, each Node contains the port of its own pods."""
 
@@ -191,7 +191,7 @@ async def test_an_engine_that_stands_by_uses_ports_that_were_edited_meanwhile_on
     ports: list[int] = []
     async with beside(program) as other:
         other.save(exchanged)
-        await polled(lambda: "topology changed" in other.log.read_text())
+        await wait_until(lambda: "topology changed" in other.log.read_text())
         await program.stop()
         for lower, port in zip((A, B), ports, strict=True):
             await program.upper.until(
@@ -200,10 +200,10 @@ async def test_an_engine_that_stands_by_uses_ports_that_were_edited_meanwhile_on
             )
             await runs(program, f"exchanged-{lower}", lower)
     await program.start()
-    await program.logged(LEADS)
+    await program.wait_for_log(LEADS)
 
 
-async def test_certificates_are_approved_before_an_engine_takes_over(program: Replicated) -> None:
+async def test_certificates_are_approved_before_an_engine_takes_over(program: ReplicatedProgram) -> None:
     """An engine that stands by requests them at its start, and uses them without another request once it leads."""
 
     def without_files(file: Manifest) -> None:
@@ -217,18 +217,18 @@ async def test_certificates_are_approved_before_an_engine_takes_over(program: Re
         return other.log.read_text().count("the certificate that the upper cluster issued")
 
     async with beside(program, without_files) as other:
-        await polled(lambda: len(requests()) == len(program.lowers))
+        await wait_until(lambda: len(requests()) == len(program.lowers))
         names = requests()
         assert all(any(f"tensile-{node}-" in name for name in names) for node in program.nodes.values())
         done = await program.kubectl("certificate", "approve", *names)
         assert done.code == 0, done.err
-        await polled(lambda: issued() == len(names))
+        await wait_until(lambda: issued() == len(names))
         assert LEADS not in other.log.read_text()
         await program.stop()
-        await polled(lambda: LEADS in other.log.read_text())
+        await wait_until(lambda: LEADS in other.log.read_text())
         for lower in program.lowers:
             await runs(program, f"certified-{lower}", lower)
         assert requests() == names
     await program.start()
-    await program.logged(LEADS)
+    await program.wait_for_log(LEADS)
     await program.kubectl("delete", "csr", *names)

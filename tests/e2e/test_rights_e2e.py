@@ -14,7 +14,7 @@ from uuid import uuid4
 
 import pytest
 import pytest_asyncio
-from enginekit import A, Ground
+from enginekit import A, EngineHarness
 from sitekit import LIMIT, Manifest, Site, is_true
 
 from tensile.names import OWNER
@@ -32,8 +32,8 @@ PAGE = b"a page"
 PROTOCOL = "v4.channel.k8s.io"
 
 
-class Keyless(Ground):
-    """A ground whose engine has no serving certificate and requests certificates from the upper cluster."""
+class CsrEngineHarness(EngineHarness):
+    """A harness whose engine has no serving certificate and requests certificates from the upper cluster."""
 
     def file(self, *edits: object) -> Manifest:
         """Return the topology without the serving certificate."""
@@ -56,23 +56,23 @@ def _asked(found: dict[str, Manifest], node: str) -> list[str]:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def ground(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Keyless]:
+async def harness(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[CsrEngineHarness]:
     """Start clusters whose apiservers accept only certificates of their own authority, an engine, and a pod."""
     with Sandbox.start(tmp_path_factory.mktemp("rights") / "sandbox", Options(nodes=1)) as own:
-        made = Keyless(own, tmp_path_factory.mktemp("keyless"))
+        harness = CsrEngineHarness(own, tmp_path_factory.mktemp("keyless"))
         try:
-            await made.open()
-            await measurable(made.sites[A])
-            await made.start()
-            await made.approve()
-            await made.run_pod("web")
-            log_of(made).parent.mkdir(parents=True, exist_ok=True)
-            log_of(made).write_text(LINE)
-            yield made
-            await made.clear()
+            await harness.open()
+            await measurable(harness.sites[A])
+            await harness.start()
+            await harness.approve()
+            await harness.run_pod("web")
+            log_of(harness).parent.mkdir(parents=True, exist_ok=True)
+            log_of(harness).write_text(LINE)
+            yield harness
+            await harness.clear()
         finally:
-            await made.close()
-        assert made.heard.defects == []
+            await harness.close()
+        assert harness.loop_recorder.defects == []
 
 
 async def measurable(site: Site) -> None:
@@ -92,48 +92,48 @@ def _is_established(one: Manifest) -> bool:
     return is_true(one, "Established")
 
 
-def log_of(ground: Keyless) -> Path:
+def log_of(harness: CsrEngineHarness) -> Path:
     """Return the path of the pod's log."""
-    return ground.sites[A].logs / ground.namespace / "web" / "main.log"
+    return harness.sites[A].logs / harness.namespace / "web" / "main.log"
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def reached(ground: Keyless) -> Keyless:
+async def reached(harness: CsrEngineHarness) -> CsrEngineHarness:
     """Wait until the apiserver accepts the certificate of the nodes."""
     async with asyncio.timeout(LIMIT):
-        while (await ground.kubectl("logs", "web", "--tail=1")).code != 0:  # noqa: ASYNC110 - no watch reports it
+        while (await harness.kubectl("logs", "web", "--tail=1")).code != 0:  # noqa: ASYNC110 - no watch reports it
             await asyncio.sleep(0.1)
-    return ground
+    return harness
 
 
-async def test_logs_are_served_with_a_certificate_that_the_upper_cluster_issued(reached: Keyless) -> None:
+async def test_logs_are_served_with_a_certificate_that_the_upper_cluster_issued(reached: CsrEngineHarness) -> None:
     """The apiserver connects to no kubelet port with another certificate."""
-    told = await reached.kubectl("logs", "web")
-    assert told.out.startswith("hello\n"), told
+    result = await reached.kubectl("logs", "web")
+    assert result.out.startswith("hello\n"), result
 
 
-async def test_attach_streams_the_new_output_of_a_container(reached: Keyless) -> None:
+async def test_attach_streams_the_new_output_of_a_container(reached: CsrEngineHarness) -> None:
     """Lines that are written after the attachment are received."""
-    log, ground = log_of(reached), reached
-    command = ground.sandbox.kubectl_command("-n", ground.namespace, "attach", "--quiet", "web")
+    log, harness = log_of(reached), reached
+    command = harness.sandbox.kubectl_command("-n", harness.namespace, "attach", "--quiet", "web")
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=pipe)
     try:
         assert process.stdout
         async with asyncio.timeout(LIMIT):
-            heard = asyncio.ensure_future(process.stdout.readline())
-            while not heard.done() and process.returncode is None:
+            next_line = asyncio.ensure_future(process.stdout.readline())
+            while not next_line.done() and process.returncode is None:
                 with log.open("a") as file:
                     file.write(LINE.replace("hello", "again"))
                 await asyncio.sleep(0.2)
-            assert await heard == b"again\n"
+            assert await next_line == b"again\n"
     finally:
         if process.returncode is None:
             process.kill()
         await process.communicate()
 
 
-async def test_a_port_is_forwarded(reached: Keyless) -> None:
+async def test_a_port_is_forwarded(reached: CsrEngineHarness) -> None:
     """The forwarded port is connected to the server that listens in the pod."""
 
     async def serve(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -162,7 +162,7 @@ async def test_a_port_is_forwarded(reached: Keyless) -> None:
 
 
 @pytest.mark.parametrize("call", ["exec?command=true&stdout=1", "attach?stdout=1", "portforward?ports=80"])
-async def test_a_stream_by_websocket_is_opened(reached: Keyless, call: str) -> None:
+async def test_a_stream_by_websocket_is_opened(reached: CsrEngineHarness, call: str) -> None:
     """Client libraries of Kubernetes use WebSocket, which the apiserver forwards unchanged, as a GET.
 
     Streams of kubectl become POSTs of SPDY, for which one right fewer is checked.
@@ -171,40 +171,40 @@ async def test_a_stream_by_websocket_is_opened(reached: Keyless, call: str) -> N
         assert opened.protocol == PROTOCOL
 
 
-async def test_a_token_authenticates_a_caller_and_its_rights_are_checked(ground: Keyless) -> None:
+async def test_a_token_authenticates_a_caller_and_its_rights_are_checked(harness: CsrEngineHarness) -> None:
     """An account without rights gets 403, and one with the rights of a kubelet's client gets 200."""
-    nobody = await token_of(ground, "nobody")
-    assert (await answered(ground, "/pods", nobody)).startswith("HTTP/1.1 403 ")
-    async with monitoring(ground) as monitor:
-        assert (await answered(ground, "/pods", monitor)).startswith("HTTP/1.1 200 ")
+    nobody = await token_of(harness, "nobody")
+    assert (await answered(harness, "/pods", nobody)).startswith("HTTP/1.1 403 ")
+    async with monitoring(harness) as monitor:
+        assert (await answered(harness, "/pods", monitor)).startswith("HTTP/1.1 200 ")
 
 
-async def token_of(ground: Keyless, name: str) -> str:
+async def token_of(harness: CsrEngineHarness, name: str) -> str:
     """Create an upper account, and return a token of it."""
-    await ground.upper.create(ground.path("serviceaccounts"), {"metadata": {"name": name}})
-    made = await ground.upper.create(f"{ground.path('serviceaccounts', name)}/token", {"spec": {}})
+    await harness.upper.create(harness.path("serviceaccounts"), {"metadata": {"name": name}})
+    made = await harness.upper.create(f"{harness.path('serviceaccounts', name)}/token", {"spec": {}})
     return str(made["status"]["token"])
 
 
 @asynccontextmanager
-async def monitoring(ground: Keyless) -> AsyncIterator[str]:
+async def monitoring(harness: CsrEngineHarness) -> AsyncIterator[str]:
     """Return the token of an account that may request everything of kubelets."""
     account = name = f"monitor-{uuid4().hex[:8]}"
-    token = await token_of(ground, account)
+    token = await token_of(harness, account)
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "system:kubelet-api-admin"}
-    subject = {"kind": "ServiceAccount", "name": account, "namespace": ground.namespace}
-    await ground.upper.create(BINDINGS, {"metadata": {"name": name}, "roleRef": role, "subjects": [subject]})
+    subject = {"kind": "ServiceAccount", "name": account, "namespace": harness.namespace}
+    await harness.upper.create(BINDINGS, {"metadata": {"name": name}, "roleRef": role, "subjects": [subject]})
     try:
         yield token
     finally:
-        await ground.upper.delete(f"{BINDINGS}/{name}")
+        await harness.upper.delete(f"{BINDINGS}/{name}")
 
 
-async def answered(ground: Keyless, path: str, token: str) -> str:
+async def answered(harness: CsrEngineHarness, path: str, token: str) -> str:
     """Request a page of the first lower's node, and return the whole response."""
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    port = ground.topology().lowers[0].node.kubelet_port
+    port = harness.topology().lowers[0].node.kubelet_port
     async with asyncio.timeout(LIMIT):
         reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
         head = f"GET {path} HTTP/1.1\r\nHost: node\r\nAuthorization: Bearer {token}\r\nConnection: close\r\n\r\n"
@@ -214,9 +214,9 @@ async def answered(ground: Keyless, path: str, token: str) -> str:
     return answer
 
 
-async def test_resource_metrics_contain_the_usage_that_the_lower_cluster_measures(ground: Keyless) -> None:
+async def test_resource_metrics_contain_the_usage_that_the_lower_cluster_measures(harness: CsrEngineHarness) -> None:
     """The memory of the node is that of the lower metrics API, and the pod has a value too."""
-    site = ground.sites[A]
+    site = harness.sites[A]
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     usage = {"cpu": "250m", "memory": "64Mi"}
     measured = {"timestamp": now, "window": "10s"}
@@ -224,15 +224,15 @@ async def test_resource_metrics_contain_the_usage_that_the_lower_cluster_measure
     name = node["metadata"]["name"]
     await site.create(f"{METRICS}/nodes", {**_metrics("NodeMetrics", name), **measured, "usage": usage})
     containers = [{"name": "main", "usage": usage}]
-    pods = f"{METRICS}/namespaces/{ground.namespace}/pods"
-    labels = {OWNER: ground.owner.mark}
+    pods = f"{METRICS}/namespaces/{harness.namespace}/pods"
+    labels = {OWNER: harness.owner.mark}
     await site.create(pods, {**_metrics("PodMetrics", "web", labels=labels), **measured, "containers": containers})
-    said = ""
-    async with monitoring(ground) as monitor, asyncio.timeout(LIMIT):
-        while "pod_memory_working_set_bytes{" not in said:
-            said = await answered(ground, "/metrics/resource", monitor)
+    metrics = ""
+    async with monitoring(harness) as monitor, asyncio.timeout(LIMIT):
+        while "pod_memory_working_set_bytes{" not in metrics:
+            metrics = await answered(harness, "/metrics/resource", monitor)
             await asyncio.sleep(0.1)
-    (held,) = re.findall(r"^node_memory_working_set_bytes (\S+)", said, re.MULTILINE)
+    (held,) = re.findall(r"^node_memory_working_set_bytes (\S+)", metrics, re.MULTILINE)
     assert float(held) == 64 * 1024 * 1024
 
 

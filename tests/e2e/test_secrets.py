@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from enginekit import A, B, Done, edit_lower, ran
+from enginekit import A, B, CommandResult, edit_lower, run_command
 from mapkit import MapProgram
-from programkit import served
+from programkit import running_program
 from sitekit import Manifest, condition_of, is_ready, is_true
 
 from bench.kit import audit
@@ -22,17 +22,17 @@ SOON = 30.0
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def program(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[MapProgram]:
     """Start the program, with one pod that runs in the first lower."""
-    async with served(sandbox, tmp_path_factory.mktemp("secrets"), MapProgram) as made:
-        await made.run_pod("web")
-        yield made
+    async with running_program(sandbox, tmp_path_factory.mktemp("secrets"), MapProgram) as harness:
+        await harness.run_pod("web")
+        yield harness
 
 
-def says(words: str) -> Callable[[Manifest], bool]:
+def has_reachability_message(message: str) -> Callable[[Manifest], bool]:
     """Return the predicate that a reachable node has these words in its LowerReachable condition."""
 
     def holds(node: Manifest) -> bool:
         """Report whether the node has them."""
-        return is_true(node, "LowerReachable") and words in condition_of(node, "LowerReachable")["message"]
+        return is_true(node, "LowerReachable") and message in condition_of(node, "LowerReachable")["message"]
 
     return holds
 
@@ -67,23 +67,23 @@ async def callers(program: MapProgram, cluster: str, since: int) -> set[str]:
 async def test_a_changed_secret_is_used(program: MapProgram) -> None:
     """The lower cluster is called as the new user, and its pods are not touched."""
     node = f"/api/v1/nodes/{program.nodes[A]}"
-    below = await program.sites[A].read(program.pod_path("web"))
+    lower_object = await program.sites[A].read(program.pod_path("web"))
     position = program.log.stat().st_size
-    await program.note()
+    await program.mark_audit_logs()
     await program.put_secret(A, program.kubeconfig(A, f"{program.user}-next").encode())
-    await program.logged("kubeconfig changed, reconnecting", position)
+    await program.wait_for_log("kubeconfig changed, reconnecting", position)
     since = audit.position(program.sites[A].audit_log)
     await works(program, "second")
     assert await callers(program, A, since) == {f"{program.user}-next"}
     after = await program.sites[A].read(program.pod_path("web"))
-    assert after["metadata"]["uid"] == below["metadata"]["uid"]
+    assert after["metadata"]["uid"] == lower_object["metadata"]["uid"]
     assert is_ready(await program.upper.read(program.pod_path("web")))
     assert is_true(await program.upper.read(node), "LowerReachable")
     await program.put_secret(A, kubeconfig(program, A))
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         (b"clusters: [", "not valid YAML"),
         (b"\xff\xfe", "not UTF-8 text"),
@@ -92,16 +92,16 @@ async def test_a_changed_secret_is_used(program: MapProgram) -> None:
     ids=["half", "binary", "empty"],
 )
 async def test_an_invalid_secret_is_reported_and_the_last_good_connection_is_kept(
-    program: MapProgram, text: bytes, words: str
+    program: MapProgram, text: bytes, message: str
 ) -> None:
     """The node reports what is wrong until the Secret is valid again, and pods are still run and deleted."""
     node = f"/api/v1/nodes/{program.nodes[A]}"
     await program.put_secret(A, text)
-    await program.upper.until(node, says(f"{words}"), SOON)
+    await program.upper.until(node, has_reachability_message(f"{message}"), SOON)
     await program.status(state="Accepted")
     await works(program, "meanwhile")
     await program.put_secret(A, kubeconfig(program, A))
-    await program.upper.until(node, says(f"lower cluster {A}"), SOON)
+    await program.upper.until(node, has_reachability_message(f"lower cluster {A}"), SOON)
 
 
 @pytest.mark.parametrize(
@@ -118,19 +118,19 @@ async def test_a_kubeconfig_secret_that_refers_to_files_or_programs_is_refused(p
     kept = [one for one in kubeconfig(program, A).decode().splitlines() if "client-" not in one]
     place = kept.index("  user:")
     await program.put_secret(A, "\n".join([*kept[: place + 1], line, *kept[place + 1 :]]).encode())
-    await program.upper.until(node, says("; the last good connection is kept"), SOON)
+    await program.upper.until(node, has_reachability_message("; the last good connection is kept"), SOON)
     await program.put_secret(A, kubeconfig(program, A))
-    await program.upper.until(node, says(f"lower cluster {A}"), SOON)
+    await program.upper.until(node, has_reachability_message(f"lower cluster {A}"), SOON)
 
 
 async def test_a_deleted_secret_does_not_close_the_connection(program: MapProgram) -> None:
     """The node reports the absence until the Secret is created again."""
     node = f"/api/v1/nodes/{program.nodes[A]}"
     await program.upper.delete(program.path("secrets", A))
-    await program.upper.until(node, says("the Secret does not exist"), SOON)
+    await program.upper.until(node, has_reachability_message("the Secret does not exist"), SOON)
     await works(program, "orphaned")
     await program.put_secret(A, kubeconfig(program, A))
-    await program.upper.until(node, says(f"lower cluster {A}"), SOON)
+    await program.upper.until(node, has_reachability_message(f"lower cluster {A}"), SOON)
 
 
 async def test_an_edit_that_refers_to_a_missing_secret_keeps_the_connection(program: MapProgram) -> None:
@@ -138,13 +138,13 @@ async def test_an_edit_that_refers_to_a_missing_secret_keeps_the_connection(prog
     node = f"/api/v1/nodes/{program.nodes[A]}"
     position = program.log.stat().st_size
     await program.reload(edit_lower(A, kubeconfigSecret={"name": "absent"}))
-    await program.upper.until(node, says("the Secret does not exist"), SOON)
+    await program.upper.until(node, has_reachability_message("the Secret does not exist"), SOON)
     for name in ("one", "two", "three"):
         await works(program, name)
-    assert says("/absent of the upper cluster")(await program.upper.read(node))
+    assert has_reachability_message("/absent of the upper cluster")(await program.upper.read(node))
     assert program.log.read_text()[position:].count("kubeconfig refused") == 1
     await program.reload()
-    await program.upper.until(node, says(f"lower cluster {A}"), SOON)
+    await program.upper.until(node, has_reachability_message(f"lower cluster {A}"), SOON)
 
 
 async def test_plan_validate_and_apply_read_kubeconfigs_from_secrets(program: MapProgram) -> None:
@@ -164,8 +164,8 @@ async def test_plan_validate_and_apply_read_kubeconfigs_from_secrets(program: Ma
     await program.put_secret(B, kubeconfig(program, B))
 
 
-async def tried(command: str, path: Path) -> Done:
+async def tried(command: str, path: Path) -> CommandResult:
     """Run a command on a file to its end."""
     import sys  # noqa: PLC0415
 
-    return await ran([sys.executable, "-m", "tensile", command, "-f", str(path)])
+    return await run_command([sys.executable, "-m", "tensile", command, "-f", str(path)])

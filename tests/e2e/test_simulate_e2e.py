@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 import pytest
 import pytest_asyncio
-from enginekit import LOWERS, A, B, Ground
+from enginekit import LOWERS, A, B, EngineHarness
 from sitekit import Manifest, is_ready
 
 from tensile.diagnostics import commands, podfile
@@ -28,24 +28,24 @@ MORE = 3
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def resource(ground: Ground) -> AsyncIterator[str]:
+async def resource(harness: EngineHarness) -> AsyncIterator[str]:
     """Add some of a resource to every lower node, and wait until the virtual nodes have it as allocatable."""
-    name = f"example.com/{ground.mark}"
+    name = f"example.com/{harness.mark}"
     for lower, slots in SLOTS.items():
         for number, count in enumerate(slots):
-            await _offer(ground, lower, number, name, str(count))
+            await _offer(harness, lower, number, name, str(count))
         total = str(sum(slots))
-        path = f"/api/v1/nodes/{ground.nodes[lower]}"
-        await ground.upper.until(path, lambda node, total=total: node["status"]["allocatable"].get(name) == total)
+        path = f"/api/v1/nodes/{harness.nodes[lower]}"
+        await harness.upper.until(path, lambda node, total=total: node["status"]["allocatable"].get(name) == total)
     yield name
     for lower, slots in SLOTS.items():
         for number in range(len(slots)):
-            await _offer(ground, lower, number, name, None)
+            await _offer(harness, lower, number, name, None)
 
 
-async def _offer(ground: Ground, lower: str, number: int, name: str, count: str | None) -> None:
+async def _offer(harness: EngineHarness, lower: str, number: int, name: str, count: str | None) -> None:
     amounts = {"capacity": {name: count}, "allocatable": {name: count}}
-    await ground.sites[lower].patch(f"/api/v1/nodes/{lower}-node-{number + 1}/status", {"status": amounts})
+    await harness.sites[lower].patch(f"/api/v1/nodes/{lower}-node-{number + 1}/status", {"status": amounts})
 
 
 def slots(name: str, count: int = 1, **spec: Any) -> Manifest:
@@ -73,37 +73,37 @@ def even(app: str, key: str, skew: int = 1) -> list[Manifest]:
     return [{"topologyKey": key, "maxSkew": skew, "whenUnsatisfiable": "DoNotSchedule", "labelSelector": selector}]
 
 
-async def simulated(ground: Ground, deployment: Manifest) -> Manifest:
+async def simulated(harness: EngineHarness, deployment: Manifest) -> Manifest:
     """Return the simulation of how many of a Deployment's pods fit."""
     wanted = podfile.templates(orjson.dumps(deployment), "case")
-    topology, ways = ground.topology(), ClusterAccess(ground.sandbox.directory)
-    picture = await asyncio.to_thread(commands.pictured, topology, ways, None)
+    topology, cluster_access = harness.topology(), ClusterAccess(harness.sandbox.directory)
+    picture = await asyncio.to_thread(commands.pictured, topology, cluster_access, None)
     return dict(orjson.loads(commands.simulate(picture, wanted, Case(), "json")[0]))
 
 
-def deployment(ground: Ground, app: str, spec: Manifest, replicas: int = 0) -> Manifest:
+def deployment(harness: EngineHarness, app: str, spec: Manifest, replicas: int = 0) -> Manifest:
     """Return a Deployment."""
-    body = ground.template({"app": app}, spec)
+    body = harness.template({"app": app}, spec)
     fields = {"replicas": replicas, "selector": {"matchLabels": {"app": app}}, "template": body}
-    return {"kind": "Deployment", "metadata": {"name": app, "namespace": ground.namespace}, "spec": fields}
+    return {"kind": "Deployment", "metadata": {"name": app, "namespace": harness.namespace}, "spec": fields}
 
 
-async def happened(ground: Ground, app: str, spec: Manifest, fits: int) -> dict[str, Counter[str]]:
+async def happened(harness: EngineHarness, app: str, spec: Manifest, fits: int) -> dict[str, Counter[str]]:
     """Create more pods than fit, wait until as many run as predicted, and return their lowers and nodes."""
-    path = ground.path("deployments", api="apis/apps/v1")
-    await ground.upper.create(path, deployment(ground, app, spec, fits + MORE))
-    collection = f"{ground.path('pods')}?labelSelector=app%3D{app}"
-    await ground.upper.until_all(
+    path = harness.path("deployments", api="apis/apps/v1")
+    await harness.upper.create(path, deployment(harness, app, spec, fits + MORE))
+    collection = f"{harness.path('pods')}?labelSelector=app%3D{app}"
+    await harness.upper.until_all(
         collection, lambda pods: len(pods) == fits + MORE and sum(map(is_ready, pods.values())) >= fits
     )
-    await ground.calm()
+    await harness.wait_idle()
     found = {}
     for lower in LOWERS:
-        pods = (await ground.sites[lower].read(collection))["items"]
+        pods = (await harness.sites[lower].read(collection))["items"]
         found[lower] = Counter(pod["spec"]["nodeName"] for pod in pods if pod["spec"].get("nodeName"))
-    await ground.upper.delete(f"{path}/{app}?propagationPolicy=Background")
+    await harness.upper.delete(f"{path}/{app}?propagationPolicy=Background")
     for name in ("", *LOWERS):
-        site = ground.upper if not name else ground.sites[name]
+        site = harness.upper if not name else harness.sites[name]
         await site.until_all(collection, lambda pods: not pods)
     return found
 
@@ -122,41 +122,43 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 async def test_as_many_pods_run_in_each_lower_as_were_simulated_to_fit(
-    ground: Ground, resource: str, case: str
+    harness: EngineHarness, resource: str, case: str
 ) -> None:
     """More replicas are created than fit, and no other pod gets a lower node."""
     app = f"case-{case}"
     spec = CASES[case](resource, app)
-    told = await simulated(ground, deployment(ground, app, spec))
-    ran = await happened(ground, app, spec, told["fits"])
-    expected = {row["name"]: row["fits"] for row in told["lowers"]}
+    simulation = await simulated(harness, deployment(harness, app, spec))
+    ran = await happened(harness, app, spec, simulation["fits"])
+    expected = {row["name"]: row["fits"] for row in simulation["lowers"]}
     assert {lower: counts.total() for lower, counts in ran.items()} == expected
 
 
-async def test_a_pod_that_selects_one_lower_fits_only_there(ground: Ground, resource: str) -> None:
+async def test_a_pod_that_selects_one_lower_fits_only_there(harness: EngineHarness, resource: str) -> None:
     """Six pods fit in lower-b, none in lower-a, and that is what happens."""
-    spec = slots(resource, nodeSelector={"e2e": ground.mark, "clusterID": B})
-    told = await simulated(ground, deployment(ground, "pinned", spec))
-    assert {row["name"]: row["fits"] for row in told["lowers"]} == {A: 0, B: 6}
-    ran = await happened(ground, "pinned", spec, 6)
+    spec = slots(resource, nodeSelector={"e2e": harness.mark, "clusterID": B})
+    simulation = await simulated(harness, deployment(harness, "pinned", spec))
+    assert {row["name"]: row["fits"] for row in simulation["lowers"]} == {A: 0, B: 6}
+    ran = await happened(harness, "pinned", spec, 6)
     assert {lower: counts.total() for lower, counts in ran.items()} == {A: 0, B: 6}
 
 
-async def test_simulated_moves_of_a_lost_lower_fill_the_rest_of_the_other(ground: Ground, resource: str) -> None:
+async def test_simulated_moves_of_a_lost_lower_fill_the_rest_of_the_other(
+    harness: EngineHarness, resource: str
+) -> None:
     """All pods of lower-a are moved, and as many are placed in lower-b as it still has room for."""
-    spec = slots(resource, nodeSelector={"e2e": ground.mark})
-    path = ground.path("deployments", api="apis/apps/v1")
-    await ground.upper.create(path, deployment(ground, "homeless", spec, 10))
-    collection = f"{ground.path('pods')}?labelSelector=app%3Dhomeless"
-    pods = await ground.upper.until_all(collection, lambda pods: len(pods) == 10 and all(map(is_ready, pods.values())))
-    there = sum(pod["spec"]["nodeName"] == ground.nodes[A] for pod in pods.values())
+    spec = slots(resource, nodeSelector={"e2e": harness.mark})
+    path = harness.path("deployments", api="apis/apps/v1")
+    await harness.upper.create(path, deployment(harness, "homeless", spec, 10))
+    collection = f"{harness.path('pods')}?labelSelector=app%3Dhomeless"
+    pods = await harness.upper.until_all(collection, lambda pods: len(pods) == 10 and all(map(is_ready, pods.values())))
+    there = sum(pod["spec"]["nodeName"] == harness.nodes[A] for pod in pods.values())
     picture = await asyncio.to_thread(
-        commands.pictured, ground.topology(), ClusterAccess(ground.sandbox.directory), None
+        commands.pictured, harness.topology(), ClusterAccess(harness.sandbox.directory), None
     )
     found = orjson.loads(commands.simulate(picture, (), Case(lost=frozenset({A})), "json")[0])
     placed = [one for one in found["moved"] if one["lower"]]
     assert len(found["moved"]) == there
     assert len(placed) == min(there, sum(SLOTS[B]) - (10 - there))
     assert {one["lower"] for one in placed} <= {B}
-    await ground.upper.delete(f"{path}/homeless?propagationPolicy=Background")
-    await ground.upper.until_all(collection, lambda pods: not pods)
+    await harness.upper.delete(f"{path}/homeless?propagationPolicy=Background")
+    await harness.upper.until_all(collection, lambda pods: not pods)

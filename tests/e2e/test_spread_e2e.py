@@ -15,7 +15,7 @@ import pytest
 import pytest_asyncio
 import yaml
 from enginekit import A, B, Edit, edit_lower
-from hookedkit import OPTED, Hooked
+from hookedkit import OPTED, WebhookEngineHarness
 from sitekit import Manifest, condition_of, is_ready
 
 from bench.kit.spareports import spare_ports
@@ -39,13 +39,13 @@ CLOSED_C = edit_lower(C, maintenance="cordon")
 DOCUMENT = Path(diagnostics.__file__).parents[2] / "docs" / "placement.md"
 
 
-class Wide(Hooked):
-    """A ground on three lowers."""
+class ThreeLowersHarness(WebhookEngineHarness):
+    """A harness on three lowers."""
 
     lowers = (A, B, C)
 
 
-class Case(NamedTuple):
+class SpreadCase(NamedTuple):
     """A spec for a number of replicas, and how many of them run in each lower, in ascending order."""
 
     spec: Manifest
@@ -61,29 +61,29 @@ class Case(NamedTuple):
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def ground(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Wide]:
+async def harness(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ThreeLowersHarness]:
     """Start clusters of this module's own, an engine, and its webhook, which is registered."""
     with Sandbox.start(tmp_path_factory.mktemp("wide") / "sandbox", Options(lowers=3, nodes=2), progress=print) as own:
-        made = Wide(own, tmp_path_factory.mktemp("ground"))
-        (made.hook_port,) = spare_ports(1)
+        harness = ThreeLowersHarness(own, tmp_path_factory.mktemp("ground"))
+        (harness.hook_port,) = spare_ports(1)
         try:
-            await made.open()
-            await made.start(made.hooked())
-            await made.registered()
-            await all_open(made)
-            yield made
-            await made.clear()
+            await harness.open()
+            await harness.start(harness.webhook_edit())
+            await harness.wait_registered()
+            await all_open(harness)
+            yield harness
+            await harness.clear()
         finally:
-            await made.close()
-        assert made.heard.defects == []
+            await harness.close()
+        assert harness.loop_recorder.defects == []
 
 
-async def all_open(ground: Wide, *closed: str) -> None:
+async def all_open(harness: ThreeLowersHarness, *closed: str) -> None:
     """Wait until every node but the closed ones is schedulable and untainted, and those have the taint."""
-    for lower in ground.lowers:
+    for lower in harness.lowers:
         wanted = {"node.kubernetes.io/unschedulable"} if lower in closed else set()
-        await ground.upper.until(
-            f"/api/v1/nodes/{ground.nodes[lower]}",
+        await harness.upper.until(
+            f"/api/v1/nodes/{harness.nodes[lower]}",
             lambda node, wanted=wanted: (
                 wanted
                 == {taint["key"] for taint in node["spec"]["taints"] if taint["key"].startswith("node.kubernetes.io/")}
@@ -121,33 +121,33 @@ def only_in(*lowers: str) -> Manifest:
 
 
 CASES = {
-    "even": Case(even(), (2, 2, 2)),
-    "one replica more": Case(even(), (2, 2, 3), replicas=7),
-    "match label keys": Case(even(matchLabelKeys=["pod-template-hash"]), (2, 2, 2)),
-    "cordoned cluster counts": Case(even(), (0, 1, 1), edits=(CLOSED_C,)),
-    "cordoned cluster allows maxSkew": Case(even(skew=2), (0, 2, 2), edits=(CLOSED_C,)),
-    "taints honored": Case(even(nodeTaintsPolicy="Honor"), (0, 3, 3), edits=(CLOSED_C,)),
-    "clusters outside of affinity ignored": Case({**even(), **only_in(A, B)}, (0, 3, 3)),
-    "node affinity ignored": Case({**even(nodeAffinityPolicy="Ignore"), **only_in(A, B)}, (0, 1, 1)),
-    "fewer clusters than minDomains": Case(even(minDomains=4), (1, 1, 1)),
-    "as many clusters as minDomains": Case(even(minDomains=3), (2, 2, 2)),
-    "required anti-affinity": Case(near("podAntiAffinity"), (1, 1, 1), replicas=5),
-    "required affinity": Case(near("podAffinity"), (0, 0, 6)),
-    "by clusters and by lower hosts": Case(
+    "even": SpreadCase(even(), (2, 2, 2)),
+    "one replica more": SpreadCase(even(), (2, 2, 3), replicas=7),
+    "match label keys": SpreadCase(even(matchLabelKeys=["pod-template-hash"]), (2, 2, 2)),
+    "cordoned cluster counts": SpreadCase(even(), (0, 1, 1), edits=(CLOSED_C,)),
+    "cordoned cluster allows maxSkew": SpreadCase(even(skew=2), (0, 2, 2), edits=(CLOSED_C,)),
+    "taints honored": SpreadCase(even(nodeTaintsPolicy="Honor"), (0, 3, 3), edits=(CLOSED_C,)),
+    "clusters outside of affinity ignored": SpreadCase({**even(), **only_in(A, B)}, (0, 3, 3)),
+    "node affinity ignored": SpreadCase({**even(nodeAffinityPolicy="Ignore"), **only_in(A, B)}, (0, 1, 1)),
+    "fewer clusters than minDomains": SpreadCase(even(minDomains=4), (1, 1, 1)),
+    "as many clusters as minDomains": SpreadCase(even(minDomains=3), (2, 2, 2)),
+    "required anti-affinity": SpreadCase(near("podAntiAffinity"), (1, 1, 1), replicas=5),
+    "required affinity": SpreadCase(near("podAffinity"), (0, 0, 6)),
+    "by clusters and by lower hosts": SpreadCase(
         {"topologySpreadConstraints": [*even()["topologySpreadConstraints"], *even(HOST)["topologySpreadConstraints"]]},
         (2, 2, 2),
     ),
 }
 
 
-async def deployed(ground: Wide, case: Case, app: str = "web") -> None:
+async def deployed(harness: ThreeLowersHarness, case: SpreadCase, app: str = "web") -> None:
     """Create a Deployment of a case, and wait until the expected numbers of its pods run and wait."""
     labels = {"app": app, **OPTED}
-    template = ground.template(labels, {"terminationGracePeriodSeconds": 1, **case.spec})
+    template = harness.template(labels, {"terminationGracePeriodSeconds": 1, **case.spec})
     body = {"replicas": case.replicas, "selector": {"matchLabels": labels}, "template": template}
-    await ground.upper.create(ground.path("deployments", api=DEPLOYMENTS), {"metadata": {"name": app}, "spec": body})
-    await ground.upper.until_all(
-        f"{ground.path('pods')}?labelSelector=app%3D{app}",
+    await harness.upper.create(harness.path("deployments", api=DEPLOYMENTS), {"metadata": {"name": app}, "spec": body})
+    await harness.upper.until_all(
+        f"{harness.path('pods')}?labelSelector=app%3D{app}",
         lambda pods: (
             (sum(map(is_ready, pods.values())), sum(map(is_refused, pods.values())))
             == (case.replicas - case.waits, case.waits)
@@ -160,118 +160,124 @@ def is_refused(pod: Manifest) -> bool:
     return bool(condition_of(pod, "PodScheduled").get("reason") == "Unschedulable")
 
 
-async def removed(ground: Wide, *apps: str) -> None:
+async def removed(harness: ThreeLowersHarness, *apps: str) -> None:
     """Delete Deployments, and wait until no pod of them is left."""
     for app in apps:
-        await ground.upper.delete(f"{ground.path('deployments', app, api=DEPLOYMENTS)}?propagationPolicy=Background")
-    for name in ("upper", *ground.lowers):
-        await ground.sites[name].until_all(ground.path("pods"), lambda pods: not pods)
+        await harness.upper.delete(f"{harness.path('deployments', app, api=DEPLOYMENTS)}?propagationPolicy=Background")
+    for name in ("upper", *harness.lowers):
+        await harness.sites[name].until_all(harness.path("pods"), lambda pods: not pods)
 
 
-async def pods_below(ground: Wide, app: str = "web") -> dict[str, list[Manifest]]:
+async def pods_below(harness: ThreeLowersHarness, app: str = "web") -> dict[str, list[Manifest]]:
     """Return the pods in each lower."""
-    query = f"{ground.path('pods')}?labelSelector=app%3D{app}"
-    return {lower: (await ground.sites[lower].read(query))["items"] for lower in ground.lowers}
+    query = f"{harness.path('pods')}?labelSelector=app%3D{app}"
+    return {lower: (await harness.sites[lower].read(query))["items"] for lower in harness.lowers}
 
 
-async def explained(ground: Wide) -> set[str]:
+async def explained(harness: ThreeLowersHarness) -> set[str]:
     """Return the sentences of `tensile explain` about the upper pods that wait."""
-    pods = (await ground.upper.read(ground.path("pods")))["items"]
-    topology, ways = ground.topology(ground.hooked()), ClusterAccess(ground.sandbox.directory)
-    told = [
-        await asyncio.to_thread(commands.explain, topology, ways, pod["metadata"]["name"], ground.namespace, "json")
+    pods = (await harness.upper.read(harness.path("pods")))["items"]
+    topology, cluster_access = harness.topology(harness.webhook_edit()), ClusterAccess(harness.sandbox.directory)
+    explanations = [
+        await asyncio.to_thread(
+            commands.explain, topology, cluster_access, pod["metadata"]["name"], harness.namespace, "json"
+        )
         for pod in pods
         if is_refused(pod)
     ]
-    return {str(orjson.loads(one)["why"]) for one in told}
+    return {str(orjson.loads(one)["why"]) for one in explanations}
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-async def test_pods_spread_over_clusters_as_constraints_and_affinity_require(ground: Wide, case: Case) -> None:
+async def test_pods_spread_over_clusters_as_constraints_and_affinity_require(
+    harness: ThreeLowersHarness, case: SpreadCase
+) -> None:
     """The other pods stay Pending; lower pods run, and their specs have no constraint by `clusterID`."""
-    await ground.reload(ground.hooked(), *case.edits)
-    await all_open(ground, *([C] if case.edits else []))
-    await deployed(ground, case)
-    below = await pods_below(ground)
-    assert tuple(sorted(map(len, below.values()))) == case.runs
-    assert all(is_ready(pod) for pods in below.values() for pod in pods)
-    assert CLUSTER_ID not in orjson.dumps([pod["spec"] for pods in below.values() for pod in pods]).decode()
-    await removed(ground, "web")
-    await ground.reload(ground.hooked())
-    await all_open(ground)
+    await harness.reload(harness.webhook_edit(), *case.edits)
+    await all_open(harness, *([C] if case.edits else []))
+    await deployed(harness, case)
+    lower_object = await pods_below(harness)
+    assert tuple(sorted(map(len, lower_object.values()))) == case.runs
+    assert all(is_ready(pod) for pods in lower_object.values() for pod in pods)
+    assert CLUSTER_ID not in orjson.dumps([pod["spec"] for pods in lower_object.values() for pod in pods]).decode()
+    await removed(harness, "web")
+    await harness.reload(harness.webhook_edit())
+    await all_open(harness)
 
 
-async def test_explain_names_the_constraint_that_keeps_a_pod_pending(ground: Wide) -> None:
+async def test_explain_names_the_constraint_that_keeps_a_pod_pending(harness: ThreeLowersHarness) -> None:
     """It uses the upper scheduler's words, and lists the numbers of matching pods for each cluster."""
-    await deployed(ground, Case(near("podAntiAffinity"), (1, 1, 1), replicas=4))
-    (why,) = await explained(ground)
+    await deployed(harness, SpreadCase(near("podAntiAffinity"), (1, 1, 1), replicas=4))
+    (why,) = await explained(harness)
     assert why.startswith("no virtual node accepts it: node(s) didn't match pod anti-affinity rules"), why
-    await removed(ground, "web")
-    await deployed(ground, Case(even(minDomains=4), (1, 1, 1), replicas=4))
-    (why,) = await explained(ground)
+    await removed(harness, "web")
+    await deployed(harness, SpreadCase(even(minDomains=4), (1, 1, 1), replicas=4))
+    (why,) = await explained(harness)
     skewed = "node(s) didn't match pod topology spread constraints"
-    told = (f"{ground.nodes[name]}: {skewed} (clusterID={name}: matching pods 1, allowed 0)" for name in ground.lowers)
-    assert why == f"no virtual node accepts it: {'; '.join(told)}"
-    await removed(ground, "web")
+    reasons = (
+        f"{harness.nodes[name]}: {skewed} (clusterID={name}: matching pods 1, allowed 0)" for name in harness.lowers
+    )
+    assert why == f"no virtual node accepts it: {'; '.join(reasons)}"
+    await removed(harness, "web")
 
 
-async def test_preferred_anti_affinity_and_soft_spread_keep_no_pod_pending(ground: Wide) -> None:
+async def test_preferred_anti_affinity_and_soft_spread_keep_no_pod_pending(harness: ThreeLowersHarness) -> None:
     """Each cluster gets one pod before any gets two; with one cluster cordoned, the pods spread over the others."""
-    await deployed(ground, Case(near("podAntiAffinity", preferred=True), (1, 1, 2), replicas=4))
-    assert sorted(map(len, (await pods_below(ground)).values())) == [1, 1, 2]
-    await removed(ground, "web")
-    await ground.reload(ground.hooked(), CLOSED_C)
-    await all_open(ground, C)
-    await deployed(ground, Case(even(whenUnsatisfiable="ScheduleAnyway"), (0, 3, 3)))
-    assert {lower: len(pods) for lower, pods in (await pods_below(ground)).items()} == {A: 3, B: 3, C: 0}
-    await removed(ground, "web")
-    await ground.reload(ground.hooked())
-    await all_open(ground)
+    await deployed(harness, SpreadCase(near("podAntiAffinity", preferred=True), (1, 1, 2), replicas=4))
+    assert sorted(map(len, (await pods_below(harness)).values())) == [1, 1, 2]
+    await removed(harness, "web")
+    await harness.reload(harness.webhook_edit(), CLOSED_C)
+    await all_open(harness, C)
+    await deployed(harness, SpreadCase(even(whenUnsatisfiable="ScheduleAnyway"), (0, 3, 3)))
+    assert {lower: len(pods) for lower, pods in (await pods_below(harness)).items()} == {A: 3, B: 3, C: 0}
+    await removed(harness, "web")
+    await harness.reload(harness.webhook_edit())
+    await all_open(harness)
 
 
-async def test_pods_follow_or_avoid_the_clusters_of_other_apps(ground: Wide) -> None:
+async def test_pods_follow_or_avoid_the_clusters_of_other_apps(harness: ThreeLowersHarness) -> None:
     """One app runs where another one is, and a third one where neither is."""
-    await deployed(ground, Case({**only_in(B)}, (0, 0, 1), replicas=1))
-    await deployed(ground, Case(near("podAffinity"), (0, 0, 2), replicas=2), "friend")
+    await deployed(harness, SpreadCase({**only_in(B)}, (0, 0, 1), replicas=1))
+    await deployed(harness, SpreadCase(near("podAffinity"), (0, 0, 2), replicas=2), "friend")
     alone = {"affinity": {**near("podAntiAffinity")["affinity"], **only_in(A, B)["affinity"]}}
-    await deployed(ground, Case(alone, (0, 0, 2), replicas=2), "stranger")
-    found = {app: counts(await pods_below(ground, app)) for app in ("web", "friend", "stranger")}
+    await deployed(harness, SpreadCase(alone, (0, 0, 2), replicas=2), "stranger")
+    found = {app: counts(await pods_below(harness, app)) for app in ("web", "friend", "stranger")}
     assert found == {"web": {B: 1}, "friend": {B: 2}, "stranger": {A: 2}}
-    await deployed(ground, Case({**only_in(A)}, (), replicas=0), "late")
-    await removed(ground, "web", "friend", "stranger", "late")
+    await deployed(harness, SpreadCase({**only_in(A)}, (), replicas=0), "late")
+    await removed(harness, "web", "friend", "stranger", "late")
 
 
-def counts(below: dict[str, list[Manifest]]) -> dict[str, int]:
+def counts(lower_object: dict[str, list[Manifest]]) -> dict[str, int]:
     """Return the number of pods of each lower that has any."""
-    return {lower: len(pods) for lower, pods in below.items() if pods}
+    return {lower: len(pods) for lower, pods in lower_object.items() if pods}
 
 
 @pytest.mark.parametrize("key", ["example.com/region", "topology.kubernetes.io/region"])
 async def test_a_constraint_by_a_label_that_another_client_set_on_virtual_nodes_is_not_copied(
-    ground: Wide, key: str
+    harness: ThreeLowersHarness, key: str
 ) -> None:
     """No lower node has the label, so a lower scheduler could never satisfy the constraint."""
-    for lower, region in zip(ground.lowers, ("east", "east", "west"), strict=True):
-        await ground.upper.patch(f"/api/v1/nodes/{ground.nodes[lower]}", {"metadata": {"labels": {key: region}}})
-    await ground.calm()
-    await deployed(ground, Case(even(key), (), replicas=4)._replace(runs=(2, 2)))
-    below = await pods_below(ground)
-    assert len(below[A]) + len(below[B]) == len(below[C]) == 2
-    await removed(ground, "web")
-    for lower in ground.lowers:
-        await ground.upper.patch(f"/api/v1/nodes/{ground.nodes[lower]}", {"metadata": {"labels": {key: None}}})
+    for lower, region in zip(harness.lowers, ("east", "east", "west"), strict=True):
+        await harness.upper.patch(f"/api/v1/nodes/{harness.nodes[lower]}", {"metadata": {"labels": {key: region}}})
+    await harness.wait_idle()
+    await deployed(harness, SpreadCase(even(key), (), replicas=4)._replace(runs=(2, 2)))
+    lower_object = await pods_below(harness)
+    assert len(lower_object[A]) + len(lower_object[B]) == len(lower_object[C]) == 2
+    await removed(harness, "web")
+    for lower in harness.lowers:
+        await harness.upper.patch(f"/api/v1/nodes/{harness.nodes[lower]}", {"metadata": {"labels": {key: None}}})
 
 
-async def test_the_documented_deployment_spreads_as_documented(ground: Wide) -> None:
+async def test_the_documented_deployment_spreads_as_documented(harness: ThreeLowersHarness) -> None:
     """The Deployment of docs/placement.md runs two pods in each cluster, on different lower nodes."""
     section = DOCUMENT.read_text().partition("## Spread across clusters")[2]
     (text,) = re.findall(r"```yaml\n(.*?)```", section, re.DOTALL)
-    await ground.upper.create(ground.path("deployments", api=DEPLOYMENTS), yaml.safe_load(text))
-    await ground.upper.until_all(
-        f"{ground.path('pods')}?labelSelector=app%3Dweb",
+    await harness.upper.create(harness.path("deployments", api=DEPLOYMENTS), yaml.safe_load(text))
+    await harness.upper.until_all(
+        f"{harness.path('pods')}?labelSelector=app%3Dweb",
         lambda pods: len(pods) == 6 and all(map(is_ready, pods.values())),
     )
-    below = await pods_below(ground)
-    nodes = {lower: len({pod["spec"]["nodeName"] for pod in pods}) for lower, pods in below.items()}
-    assert counts(below) == nodes == {A: 2, B: 2, C: 2}
-    await removed(ground, "web")
+    lower_object = await pods_below(harness)
+    nodes = {lower: len({pod["spec"]["nodeName"] for pod in pods}) for lower, pods in lower_object.items()}
+    assert counts(lower_object) == nodes == {A: 2, B: 2, C: 2}
+    await removed(harness, "web")

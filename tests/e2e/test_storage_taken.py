@@ -1,18 +1,18 @@
 """Tests of occupied names of storage objects: they are reported, not touched, and used once they are free."""
 
 import pytest
-from enginekit import A, Ground
+from enginekit import A, EngineHarness
 from provisionkit import VOLUMES
 from sitekit import Manifest, is_ready
-from storekit import Store, claim, claims, scheduled, using
+from storekit import Store, claim, claims, create_scheduled_pod, spec_with_claims
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 
 
-async def freed(ground: Ground, name: str) -> None:
+async def freed(harness: EngineHarness, name: str) -> None:
     """Wait until the pod runs with the name that is now free, and delete it."""
-    await ground.upper.until(ground.pod_path(name), is_ready)
-    await ground.end_pods(name)
+    await harness.upper.until(harness.pod_path(name), is_ready)
+    await harness.end_pods(name)
 
 
 def of_a_stranger(name: str, claim_name: str) -> Manifest:
@@ -29,31 +29,33 @@ def of_a_stranger(name: str, claim_name: str) -> Manifest:
     }
 
 
-async def test_a_lower_claim_of_another_owner_keeps_its_name_until_it_is_deleted(ground: Ground, store: Store) -> None:
+async def test_a_lower_claim_of_another_owner_keeps_its_name_until_it_is_deleted(
+    harness: EngineHarness, store: Store
+) -> None:
     """The engine does not cache such claims, so only a read finds the owner."""
     assert store
-    await ground.run_pod("first")
-    theirs = await ground.sites[A].create(claims(ground), claim(ground, "taken"))
-    made = await ground.upper.create(claims(ground), claim(ground, "taken"))
-    await scheduled(ground, "taken", using("taken"), A)
-    assert "has another owner" in await ground.told(made, "ProvisioningFailed")
-    await ground.calm()
-    assert (await ground.sites[A].read(claims(ground, "taken")))["metadata"]["uid"] == theirs["metadata"]["uid"]
-    await ground.sites[A].delete(claims(ground, "taken"))
-    await freed(ground, "taken")
+    await harness.run_pod("first")
+    theirs = await harness.sites[A].create(claims(harness), claim(harness, "taken"))
+    made = await harness.upper.create(claims(harness), claim(harness, "taken"))
+    await create_scheduled_pod(harness, "taken", spec_with_claims("taken"), A)
+    assert "has another owner" in await harness.wait_for_event(made, "ProvisioningFailed")
+    await harness.wait_idle()
+    assert (await harness.sites[A].read(claims(harness, "taken")))["metadata"]["uid"] == theirs["metadata"]["uid"]
+    await harness.sites[A].delete(claims(harness, "taken"))
+    await freed(harness, "taken")
 
 
 async def test_an_upper_volume_of_another_owner_keeps_its_name_until_it_is_deleted(
-    ground: Ground, store: Store
+    harness: EngineHarness, store: Store
 ) -> None:
     """The engine does not cache volumes of other owners either."""
     assert store
-    made = await ground.upper.create(claims(ground), claim(ground, "named"))
+    made = await harness.upper.create(claims(harness), claim(harness, "named"))
     name = f"pvc-{made['metadata']['uid']}"
-    theirs = await ground.upper.create(VOLUMES, of_a_stranger(name, "elsewhere"))
-    await scheduled(ground, "named", using("named"), A)
-    assert "has another owner" in await ground.told(made, "NameConflict")
-    await ground.calm()
-    assert (await ground.upper.read(f"{VOLUMES}/{name}"))["spec"] == theirs["spec"]
-    await ground.upper.delete(f"{VOLUMES}/{name}")
-    await freed(ground, "named")
+    theirs = await harness.upper.create(VOLUMES, of_a_stranger(name, "elsewhere"))
+    await create_scheduled_pod(harness, "named", spec_with_claims("named"), A)
+    assert "has another owner" in await harness.wait_for_event(made, "NameConflict")
+    await harness.wait_idle()
+    assert (await harness.upper.read(f"{VOLUMES}/{name}"))["spec"] == theirs["spec"]
+    await harness.upper.delete(f"{VOLUMES}/{name}")
+    await freed(harness, "named")

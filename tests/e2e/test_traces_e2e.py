@@ -7,9 +7,9 @@ from typing import Any
 import orjson
 import pytest
 import pytest_asyncio
-from enginekit import A, B, polled
+from enginekit import A, B, wait_until
 from otlpkit import Collector, collector, received, url
-from programkit import Program, served
+from programkit import Program, running_program
 from sitekit import Manifest
 
 from tensile.diagnostics import commands
@@ -20,7 +20,7 @@ from tensile.sandbox.sandbox import Sandbox
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 
 
-class Traced(Program):
+class TracedProgram(Program):
     """A program that sends traces to `receiver`, at once."""
 
     receiver: Collector
@@ -32,7 +32,7 @@ class Traced(Program):
             ours = {"key": "k8s.pod.uid", "value": uid}
             return [one for one in received(self.receiver) if ours in _attributes(one)]
 
-        await polled(lambda: len(found()) >= count)
+        await wait_until(lambda: len(found()) >= count)
         assert len(found()) == count
         return {one.name: one for one in found()}
 
@@ -42,23 +42,23 @@ def _attributes(span: Any) -> list[dict[str, str]]:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def program(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Traced]:
+async def program(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[TracedProgram]:
     """Return a program whose collector runs."""
     with collector() as receiver:
-        Traced.receiver = receiver
-        Traced.variables = {"OTEL_EXPORTER_OTLP_ENDPOINT": url(receiver), "OTEL_BSP_SCHEDULE_DELAY": "100"}
-        async with served(sandbox, tmp_path_factory.mktemp("traced"), Traced) as found:
+        TracedProgram.receiver = receiver
+        TracedProgram.variables = {"OTEL_EXPORTER_OTLP_ENDPOINT": url(receiver), "OTEL_BSP_SCHEDULE_DELAY": "100"}
+        async with running_program(sandbox, tmp_path_factory.mktemp("traced"), TracedProgram) as found:
             yield found
 
 
-async def explained(program: Traced, name: str) -> Manifest:
+async def explained(program: TracedProgram, name: str) -> Manifest:
     """Return the timeline of a pod, read with an administrator's kubeconfigs."""
-    topology, ways = program.topology(), ClusterAccess(program.sandbox.directory)
-    text = await asyncio.to_thread(commands.explain_timeline, topology, ways, name, program.namespace, "json")
+    topology, cluster_access = program.topology(), ClusterAccess(program.sandbox.directory)
+    text = await asyncio.to_thread(commands.explain_timeline, topology, cluster_access, name, program.namespace, "json")
     return dict(orjson.loads(text))
 
 
-async def test_a_started_pod_has_one_trace_and_one_matching_timeline(program: Traced) -> None:
+async def test_a_started_pod_has_one_trace_and_one_matching_timeline(program: TracedProgram) -> None:
     """Both contain the steps of the pod in both clusters, in order."""
     pod = await program.run_pod("traced")
     spans = await program.spans(pod["metadata"]["uid"], len(STEPS) + 1)
@@ -81,7 +81,9 @@ async def test_a_started_pod_has_one_trace_and_one_matching_timeline(program: Tr
     assert found["notes"][0].startswith("Times have a resolution of 1 second")
 
 
-async def test_the_timeline_of_a_pod_that_never_runs_ends_with_the_step_that_it_waits_for(program: Traced) -> None:
+async def test_the_timeline_of_a_pod_that_never_runs_ends_with_the_step_that_it_waits_for(
+    program: TracedProgram,
+) -> None:
     """No node of the lower cluster is large enough.
 
     Its trace ends with the deletion of the pod.
@@ -98,11 +100,11 @@ async def test_the_timeline_of_a_pod_that_never_runs_ends_with_the_step_that_it_
     assert spans["start lower pod"].status.message == spans[START].status.message
 
 
-async def test_a_collector_that_stops_does_not_affect_pods(program: Traced) -> None:
+async def test_a_collector_that_stops_does_not_affect_pods(program: TracedProgram) -> None:
     """Pods start as before, and the log has one warning."""
     program.receiver.shutdown()
     program.receiver.server_close()
     for number in range(3):
         await program.run_pod(f"silent-{number}")
-    await program.logged("traces are not sent")
+    await program.wait_for_log("traces are not sent")
     assert program.log.read_text().count("traces are not sent") == 1

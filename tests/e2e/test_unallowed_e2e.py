@@ -7,9 +7,9 @@ import aiohttp
 import orjson
 import pytest
 import pytest_asyncio
-from enginekit import A, ran, with_fields
+from enginekit import A, run_command, with_fields
 from mapkit import MapProgram
-from programkit import served
+from programkit import running_program
 from sitekit import Manifest, is_true
 
 from bench.kit.granting import everything, roles_of
@@ -26,12 +26,12 @@ def as_it_was(file: Manifest) -> None:
     file["controllers"] = [one for one in WITH_RIGHTS if one != "RBAC"]
 
 
-class Edited(MapProgram):
+class UnpermittedProgram(MapProgram):
     """A program that starts with the edit, but with the roles of the former topology."""
 
     def rendered(self) -> dict[str, list[Manifest]]:
         """Return the roles of the topology before the edit."""
-        return roles_of(self.topology(as_it_was), self.home, self.configmap)
+        return roles_of(self.topology(as_it_was), self.engine_namespace, self.configmap)
 
     def file(self, *edits: object) -> Manifest:
         """Return the topology with the edit."""
@@ -44,39 +44,39 @@ class Edited(MapProgram):
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def program(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Edited]:
+async def program(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[UnpermittedProgram]:
     """Start the program, whose lowers have their kubeconfigs in Secrets, and wait until their nodes accept pods."""
-    async with served(sandbox, tmp_path_factory.mktemp("edited"), Edited) as made:
-        yield made
+    async with running_program(sandbox, tmp_path_factory.mktemp("edited"), UnpermittedProgram) as harness:
+        yield harness
 
 
-async def test_every_lower_is_connected_without_the_rights_of_one_controller(program: Edited) -> None:
+async def test_every_lower_is_connected_without_the_rights_of_one_controller(program: UnpermittedProgram) -> None:
     """The kubeconfigs are read from Secrets, the nodes are LowerReachable, and pods run."""
     for node in program.nodes.values():
         assert is_true(await program.upper.read(f"/api/v1/nodes/{node}"), "LowerReachable")
     await program.run_pod("web")
 
 
-async def test_the_log_names_each_denied_kind_once(program: Edited) -> None:
+async def test_the_log_names_each_denied_kind_once(program: UnpermittedProgram) -> None:
     """Each cluster's kinds are logged with the advice to run doctor, and retries are not logged again."""
-    await program.logged("tensile doctor")
+    await program.wait_for_log("tensile doctor")
     await program.run_pod("later")
-    told = program.warnings()
-    assert {("upper", "Role"), ("upper", "RoleBinding"), (A, "Role")} <= set(told)
-    assert sorted(told) == sorted(set(told))
+    warnings = program.warnings()
+    assert {("upper", "Role"), ("upper", "RoleBinding"), (A, "Role")} <= set(warnings)
+    assert sorted(warnings) == sorted(set(warnings))
 
 
-async def test_a_plan_fails_and_names_the_kinds_that_it_may_not_list(program: Edited) -> None:
+async def test_a_plan_fails_and_names_the_kinds_that_it_may_not_list(program: UnpermittedProgram) -> None:
     """A plan from incomplete data would be wrong; the cluster is not reported as out of reach."""
     path = program.directory / "by-secret.yaml"
     path.write_text(program.text(lambda file: file.update(upper={"kubeconfig": "upper.kubeconfig"})))
-    done = await ran([sys.executable, "-m", "tensile", "plan", "-f", str(path)])
+    done = await run_command([sys.executable, "-m", "tensile", "plan", "-f", str(path)])
     assert (done.code, "out of reach" in done.err) == (1, False), done
     assert "upper: list Role: denied: " in done.err
     assert "`tensile doctor` lists the missing permissions" in done.err
 
 
-async def test_the_engine_is_ready_without_the_rights_of_one_controller(program: Edited) -> None:
+async def test_the_engine_is_ready_without_the_rights_of_one_controller(program: UnpermittedProgram) -> None:
     """Otherwise one controller would take the webhook and everything else out of service in every replica."""
     url = f"http://127.0.0.1:{program.file()['telemetry']['port']}/readyz"
     async with aiohttp.ClientSession() as session, session.get(url) as answer:

@@ -4,7 +4,7 @@ Empty namespaces of the topology are deleted, and all others are kept and report
 """
 
 import pytest
-from enginekit import A, Ground, polled
+from enginekit import A, EngineHarness, wait_until
 from sitekit import Manifest, is_ready
 
 from tensile.reconcile.world import Problem
@@ -41,80 +41,80 @@ def goes(found: Manifest) -> bool:
     return not found or "deletionTimestamp" in found["metadata"]
 
 
-async def lived_in(ground: Ground, *names: str) -> None:
+async def lived_in(harness: EngineHarness, *names: str) -> None:
     """Create upper namespaces, and run and delete a pod in each, so that the engine creates a lower namespace."""
     for name in names:
-        await ground.make_namespace("upper", name)
-        await ground.upper.create(ground.path("pods", namespace=name), ground.pod("guest"))
+        await harness.make_namespace("upper", name)
+        await harness.upper.create(harness.path("pods", namespace=name), harness.pod("guest"))
     for name in names:
-        await ground.upper.until(ground.path("pods", "guest", namespace=name), is_ready)
-        await ground.upper.delete(ground.path("pods", "guest", namespace=name))
+        await harness.upper.until(harness.path("pods", "guest", namespace=name), is_ready)
+        await harness.upper.delete(harness.path("pods", "guest", namespace=name))
     for name in names:
-        await ground.upper.gone(ground.path("pods", "guest", namespace=name))
+        await harness.upper.gone(harness.path("pods", "guest", namespace=name))
 
 
-async def left(ground: Ground, *names: str) -> None:
+async def left(harness: EngineHarness, *names: str) -> None:
     """Delete upper namespaces, and wait until they are deleted."""
     for name in names:
-        await ground.upper.delete(path(name))
-    await ground.upper.gone(*map(path, names))
+        await harness.upper.delete(path(name))
+    await harness.upper.gone(*map(path, names))
 
 
-def told(ground: Ground) -> list[Problem]:
+def namespace_problems(harness: EngineHarness) -> list[Problem]:
     """Return the problems of namespaces."""
-    return [problem for key, problem in ground.engine.clusters.world.problems.items() if key.rule == "vacancy"]
+    return [problem for key, problem in harness.engine.clusters.world.problems.items() if key.rule == "vacancy"]
 
 
-async def test_only_empty_namespaces_of_the_topology_are_deleted(ground: Ground) -> None:
+async def test_only_empty_namespaces_of_the_topology_are_deleted(harness: EngineHarness) -> None:
     """A Service or a custom resource of another client keeps its namespace until it is deleted."""
-    site, base = ground.sites[A], ground.namespace
+    site, base = harness.sites[A], harness.namespace
     await site.create(CRDS, WIDGETS)
     await site.until(f"{CRDS}/widgets.e2e.example.com", _is_served)
     empty, service, widget, theirs = (f"{base}-{one}" for one in ("empty", "service", "widget", "theirs"))
-    await ground.make_namespace(A, theirs)
+    await harness.make_namespace(A, theirs)
     before = await site.read(path(theirs))
-    await lived_in(ground, empty, service, widget, theirs)
+    await lived_in(harness, empty, service, widget, theirs)
     widgets = f"/apis/e2e.example.com/v1/namespaces/{widget}/widgets"
-    await site.create(ground.path("services", namespace=service), {"metadata": {"name": "web"}, **PORT})
+    await site.create(harness.path("services", namespace=service), {"metadata": {"name": "web"}, **PORT})
     await site.create(widgets, {"apiVersion": "e2e.example.com/v1", "kind": "Widget", "metadata": {"name": "thing"}})
-    await left(ground, empty, service, widget, theirs)
+    await left(harness, empty, service, widget, theirs)
     await site.until(path(empty), goes)
-    await polled(lambda: any("Service web" in one.message for one in told(ground)))
-    await polled(lambda: any("Widget thing" in one.message for one in told(ground)))
-    assert {one.reason for one in told(ground)} == {"NamespaceNotEmpty"}
+    await wait_until(lambda: any("Service web" in one.message for one in namespace_problems(harness)))
+    await wait_until(lambda: any("Widget thing" in one.message for one in namespace_problems(harness)))
+    assert {one.reason for one in namespace_problems(harness)} == {"NamespaceNotEmpty"}
     for name in (service, widget):
         assert not goes(await site.read(path(name)))
     assert await site.read(path(theirs)) == before
-    await site.delete(ground.path("services", "web", namespace=service))
+    await site.delete(harness.path("services", "web", namespace=service))
     await site.delete(f"{widgets}/thing")
-    ground.engine.loop.expedite(60.0)
+    harness.engine.loop.expedite(60.0)
     for name in (service, widget):
         await site.until(path(name), goes)
-    await polled(lambda: not told(ground))
+    await wait_until(lambda: not namespace_problems(harness))
     await site.delete(path(theirs))
     await site.delete(f"{CRDS}/widgets.e2e.example.com")
 
 
-async def test_a_namespace_that_was_deleted_while_no_engine_ran_is_deleted_too(ground: Ground) -> None:
+async def test_a_namespace_that_was_deleted_while_no_engine_ran_is_deleted_too(harness: EngineHarness) -> None:
     """The engine first reads the upper namespace; the unrequested deletion is within the guard's limit."""
-    name = f"{ground.namespace}-meanwhile"
-    await lived_in(ground, name)
-    await ground.stop()
-    await left(ground, name)
-    await ground.start()
-    await ground.sites[A].until(path(name), goes)
+    name = f"{harness.namespace}-meanwhile"
+    await lived_in(harness, name)
+    await harness.stop()
+    await left(harness, name)
+    await harness.start()
+    await harness.sites[A].until(path(name), goes)
 
 
-async def test_a_namespace_that_is_created_again_has_a_lower_namespace(ground: Ground) -> None:
+async def test_a_namespace_that_is_created_again_has_a_lower_namespace(harness: EngineHarness) -> None:
     """The next pod runs, and the lower namespace is kept until the upper one is deleted again."""
-    name = f"{ground.namespace}-anew"
-    await lived_in(ground, name)
-    await left(ground, name)
-    await lived_in(ground, name)
-    await ground.calm()
-    assert not goes(await ground.sites[A].read(path(name)))
-    await left(ground, name)
-    await ground.sites[A].until(path(name), goes)
+    name = f"{harness.namespace}-anew"
+    await lived_in(harness, name)
+    await left(harness, name)
+    await lived_in(harness, name)
+    await harness.wait_idle()
+    assert not goes(await harness.sites[A].read(path(name)))
+    await left(harness, name)
+    await harness.sites[A].until(path(name), goes)
 
 
 def _is_served(found: Manifest) -> bool:

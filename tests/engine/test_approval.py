@@ -19,15 +19,15 @@ from worldkit import (
     SIBLING,
     A,
     B,
-    home,
-    marked,
+    add_namespace,
+    add_virtual_node,
+    make_lower_pod,
+    make_object,
+    make_upper_pod,
+    make_world,
     put,
-    raised,
-    thing,
-    twin,
-    upper_pod,
-    world,
-    written,
+    with_managed_fields,
+    with_owner_marks,
 )
 
 from tensile.engine.approval import (
@@ -84,23 +84,23 @@ def reading(content: str, version: str = "7") -> TopologyUpdate:
 
 def populated(content: str, pods: tuple[str, ...] = PODS, **meta: Any) -> World:
     """Return a world under a topology, with pods of a ReplicaSet that run in lower-a."""
-    here = world()
-    here.topology = parse(content)
-    for spec in here.topology.lowers:
-        here.lowers[spec.name].spec = spec
+    world = make_world()
+    world.topology = parse(content)
+    for spec in world.topology.lowers:
+        world.lowers[spec.name].spec = spec
     for lower in (A, B):
-        home(here, lower)
-        raised(here, lower)
+        add_namespace(world, lower)
+        add_virtual_node(world, lower)
     for name in pods:
-        pod = upper_pod(name, status=RUNNING, **{**OWNED, **meta})
-        put(here.lowers[A].upper_pods, pod)
-        put(here.lowers[A].pods, twin(pod, RUNNING))
-    return here
+        pod = make_upper_pod(name, status=RUNNING, **{**OWNED, **meta})
+        put(world.lowers[A].upper_pods, pod)
+        put(world.lowers[A].pods, make_lower_pod(pod, RUNNING))
+    return world
 
 
-async def affected(here: World, after: str, limit: int = 0) -> list[str]:
+async def affected(world: World, after: str, limit: int = 0) -> list[str]:
     """Return the names of the pods that an edit affects."""
-    found = await affected_pods(MemoryClusters(here), here.topology, parse(after), limit)
+    found = await affected_pods(MemoryClusters(world), world.topology, parse(after), limit)
     return sorted(name for _, _, name in found)
 
 
@@ -131,9 +131,9 @@ async def test_planning_many_pods_does_not_block_the_event_loop() -> None:
             await asyncio.sleep(0)
 
     many = tuple(f"web-{number:03}" for number in range(300))
-    here = populated(text(), many)
+    world = populated(text(), many)
     async with background(count()):
-        assert await affected(here, text(a=DRAIN)) == list(many)
+        assert await affected(world, text(a=DRAIN)) == list(many)
     assert turns > len(many)
 
 
@@ -158,8 +158,8 @@ async def test_all_pods_of_a_drain_are_affected_if_few_leave_at_a_time() -> None
 
 async def test_pods_of_a_drain_in_progress_are_not_affected_by_another_edit() -> None:
     """The drain moves them without the edit too."""
-    here = populated(text(a=DRAIN))
-    assert await affected(here, text(a=f"{DRAIN}, node: {{labels: {{x: y}}}}")) == []
+    world = populated(text(a=DRAIN))
+    assert await affected(world, text(a=f"{DRAIN}, node: {{labels: {{x: y}}}}")) == []
 
 
 async def test_pods_are_affected_although_a_maintenance_window_is_closed() -> None:
@@ -194,7 +194,7 @@ async def test_the_pods_of_a_lower_that_is_renamed_and_drained_are_affected() ->
 
 
 @pytest.mark.parametrize(
-    "trouble",
+    "lower_fields",
     [
         {"unreachable_seconds": 300},
         {"is_wrong": True},
@@ -203,13 +203,13 @@ async def test_the_pods_of_a_lower_that_is_renamed_and_drained_are_affected() ->
         {"access_error": "credential rejected"},
     ],
 )
-async def test_all_pods_of_a_changed_lower_that_is_unreachable_are_affected(trouble: dict[str, Any]) -> None:
+async def test_all_pods_of_a_changed_lower_that_is_unreachable_are_affected(lower_fields: dict[str, Any]) -> None:
     """Its lists may be outdated, and with evictAfter all its pods may be evicted."""
-    here = populated(text())
-    for field, value in trouble.items():
-        setattr(here.lowers[A], field, value)
-    assert await affected(here, text(a="unreachable: {evictAfter: 10m}")) == list(PODS)
-    assert await affected(here, text(b="unreachable: {evictAfter: 10m}")) == []
+    world = populated(text())
+    for field, value in lower_fields.items():
+        setattr(world.lowers[A], field, value)
+    assert await affected(world, text(a="unreachable: {evictAfter: 10m}")) == list(PODS)
+    assert await affected(world, text(b="unreachable: {evictAfter: 10m}")) == []
 
 
 async def test_all_pods_of_a_lower_with_evict_after_are_affected_by_new_credentials() -> None:
@@ -220,10 +220,10 @@ async def test_all_pods_of_a_lower_with_evict_after_are_affected_by_new_credenti
 
 async def test_all_pods_of_a_changed_lower_that_is_not_listed_are_affected() -> None:
     """No plan can be made for that lower; an edit of another lower does not affect its pods."""
-    here = populated(text())
-    here.lowers[A].pods.synced = False
-    assert await affected(here, text(a="node: {labels: {x: y}}")) == list(PODS)
-    assert await affected(here, text(b="node: {labels: {x: y}}")) == []
+    world = populated(text())
+    world.lowers[A].pods.synced = False
+    assert await affected(world, text(a="node: {labels: {x: y}}")) == list(PODS)
+    assert await affected(world, text(b="node: {labels: {x: y}}")) == []
 
 
 @pytest.mark.parametrize("after", [text(name="other"), text(more="upper: {kubeconfig: other}\n")])
@@ -234,9 +234,13 @@ async def test_all_pods_are_affected_by_another_topology_name_or_upper_cluster(a
 
 async def test_pods_that_have_not_started_or_have_ended_are_not_affected() -> None:
     """A plan does not count them either."""
-    here = populated(text(), ())
-    put(here.lowers[A].upper_pods, upper_pod("new", **OWNED), upper_pod("done", status={"phase": "Succeeded"}, **OWNED))
-    assert await affected(here, text(a=DRAIN)) == []
+    world = populated(text(), ())
+    put(
+        world.lowers[A].upper_pods,
+        make_upper_pod("new", **OWNED),
+        make_upper_pod("done", status={"phase": "Succeeded"}, **OWNED),
+    )
+    assert await affected(world, text(a=DRAIN)) == []
 
 
 def test_an_approval_needs_at_least_twelve_digits_of_the_texts_hash() -> None:
@@ -262,7 +266,7 @@ def records(*accepted: str, status: str = "", month: int = 12) -> TopologyRecord
     """Return a history of texts, one a month, and a status of a month with the accepted one ("": no status)."""
     history = tuple(AcceptedText(digest(one), _of(number), one) for number, one in enumerate(accepted, 1))
     data = {"accepted": orjson.dumps({"sha256": status, "resourceVersion": "5", "time": _of(month)}).decode()}
-    found = written(marked_manifest(data, status_ref(PLACE), OWNER, "map-1")) if status else None
+    found = with_managed_fields(marked_manifest(data, status_ref(PLACE), OWNER, "map-1")) if status else None
     return TopologyRecords(OWNER, found, history)
 
 
@@ -319,7 +323,7 @@ def test_an_engine_starts_on_the_present_text_without_a_limit_or_a_history() -> 
 
 
 @pytest.mark.parametrize(
-    ("found", "words"),
+    ("found", "message"),
     [
         (records(status="f" * 64), "the accepted topology ffffffffffff is not in the history"),
         (TopologyRecords(OWNER, None, (AcceptedText("f" * 64, "t", ""),)), "too large to be kept"),
@@ -327,13 +331,13 @@ def test_an_engine_starts_on_the_present_text_without_a_limit_or_a_history() -> 
     ],
 )
 def test_an_engine_starts_on_the_present_text_with_a_warning_if_the_accepted_one_is_lost(
-    found: TopologyRecords, words: str
+    found: TopologyRecords, message: str
 ) -> None:
     """The accepted text can be missing in the history, too large to be kept, or invalid for this version."""
     edit = text(a=DRAIN)
     accepted, warning = started(edit, found)
     assert accepted == digest(edit)
-    assert words in warning
+    assert message in warning
 
 
 def test_settings_that_need_a_restart_are_those_of_the_present_text() -> None:
@@ -347,27 +351,27 @@ def test_settings_that_need_a_restart_are_those_of_the_present_text() -> None:
 
 def test_a_virtual_node_of_another_topology_is_found() -> None:
     """A renamed topology file has no history yet, so that only the nodes show its former name."""
-    here = populated(text())
-    put(here.upper.nodes, marked(thing("Node", B, ""), OWNER_HERE.upper, SIBLING))
-    assert list(nodes_of_others(parse(text()), here)) == [(B, "second")]
+    world = populated(text())
+    put(world.upper.nodes, with_owner_marks(make_object("Node", B, ""), OWNER_HERE.upper, SIBLING))
+    assert list(nodes_of_others(parse(text()), world)) == [(B, "second")]
 
 
 # Tests of a running engine.
 
 
-class Running:
+class EngineInMemory:
     """An engine in memory with clusters, in which topologies become active; it writes its results to them."""
 
     def __init__(
         self,
         content: str,
-        here: World | None = None,
+        world: World | None = None,
         clusters: MemoryClusters | None = None,
         *,
         of_file: bool = False,
         noted: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
-        self.memory = clusters or MemoryClusters(here or populated(content))
+        self.memory = clusters or MemoryClusters(world or populated(content))
         self.upper = self.memory.connections[UPPER]
         if clusters is None:
             self.upper.place(NAMESPACE, {"metadata": {"name": PLACE.namespace}})
@@ -379,16 +383,16 @@ class Running:
         self.is_leader = False
         self.reloads: list[Topology] = []
         self.place, self.options = PLACE, "--configmap ops/topo"
-        self.standing = EngineStatus(lambda: NOW)
+        self.engine_status = EngineStatus(lambda: NOW)
         config_maps = self.world.upper.config_maps
         self.keeper = StatusWriter(
-            self.upper, PLACE, OWNER, config_maps, self.standing, now=lambda: NOW, of_file=of_file
+            self.upper, PLACE, OWNER, config_maps, self.engine_status, now=lambda: NOW, of_file=of_file
         )
         self.metrics = Metrics()
         first = reading(content)
-        self.standing.record(first)
+        self.engine_status.record(first)
         begun = Start(self.topology, first, noted=noted)
-        self.gate = EditGate(self, self, self.standing, self.metrics, begun, first=first, now=lambda: NOW)  # type: ignore[arg-type]
+        self.gate = EditGate(self, self, self.engine_status, self.metrics, begun, first=first, now=lambda: NOW)  # type: ignore[arg-type]
 
     async def reload(self, topology: Topology) -> None:
         """Activate a topology."""
@@ -415,9 +419,9 @@ class Running:
     async def edit(self, content: str, version: str = "8") -> None:
         """Decide about a text, and write the result."""
         await self.gate.decide(reading(content, version))
-        await self.told()
+        await self.report_edit()
 
-    async def told(self) -> None:
+    async def report_edit(self) -> None:
         """Wait until everything is written and observed."""
         for _ in range(3):
             await asyncio.sleep(0.1)
@@ -427,7 +431,7 @@ class Running:
         """Approve an edit, as `kubectl annotate` does."""
         meta = {"uid": self.status["metadata"]["uid"], "annotations": {APPROVED: value}}
         await self.upper.patch(status_ref(PLACE), Patch("merge-patch", {"metadata": meta}))
-        await self.told()
+        await self.report_edit()
 
     @property
     def status(self) -> Manifest:
@@ -470,10 +474,10 @@ def clusters_with(*config_maps: Manifest) -> MemoryClusters:
     return memory
 
 
-def end_pods(here: World) -> None:
+def end_pods(world: World) -> None:
     """Remove the pods in lower-a."""
-    for entry in here.lowers[A].upper_pods:
-        here.lowers[A].upper_pods.remove(entry.raw)
+    for entry in world.lowers[A].upper_pods:
+        world.lowers[A].upper_pods.remove(entry.raw)
 
 
 @contextmanager
@@ -491,9 +495,9 @@ def listed_late(memory: MemoryClusters) -> Iterator[Callable[[], None]]:
 
 
 @asynccontextmanager
-async def running(content: str = BEFORE, *, leads: bool = True, **given: Any) -> AsyncIterator[Running]:
+async def running(content: str = BEFORE, *, leads: bool = True, **given: Any) -> AsyncIterator[EngineInMemory]:
     """Run an engine with a text that is also the first one of its source, as `tensile run` does."""
-    made = Running(content, **given)
+    made = EngineInMemory(content, **given)
     is_known = bool(made.status)
     async with background(made.gate.run()):
         if leads:
@@ -527,9 +531,9 @@ async def test_an_edit_over_the_limit_waits_until_it_is_approved() -> None:
             assert engine.history == [digest(BEFORE), digest(LARGE)]
             assert APPROVED not in engine.status["metadata"]["annotations"]
             assert "ApprovalRefused" not in engine.events
-    said = [entry["event"] for entry in logs]
-    assert "topology edit waits for an approval" in said
-    assert "topology edit approved" in said
+    log_events = [entry["event"] for entry in logs]
+    assert "topology edit waits for an approval" in log_events
+    assert "topology edit approved" in log_events
 
 
 @in_virtual_time
@@ -601,7 +605,7 @@ async def test_an_invalid_text_replaces_an_edit_that_waits() -> None:
         await engine.edit(LARGE)
         error = TensileError("topo:1:1: wrong")
         await engine.gate.reject(TopologyUpdate(TopologyText(1, "bb", "9", "map-1"), error=error))
-        await engine.told()
+        await engine.report_edit()
         assert engine.state == ("Rejected", digest(BEFORE), "")
         await engine.annotate(digest(LARGE))
         assert (engine.reloads, "ApprovalRefused" in engine.events) == ([], True)
@@ -628,7 +632,7 @@ async def test_an_edit_still_waits_although_the_status_is_written_before_the_edi
         end_pods(engine.world)
         memory = engine.memory
     async with running(clusters=memory, of_file=True) as again:
-        await again.told()
+        await again.report_edit()
         assert again.state == ("Pending", digest(BEFORE), digest(LARGE))
         await again.edit(LARGE)
         assert again.state == ("Pending", digest(BEFORE), digest(LARGE))
@@ -650,7 +654,7 @@ async def test_an_edit_still_waits_although_the_status_is_listed_late() -> None:
             assert again.reloads == []
             fill()
             await asyncio.sleep(5)
-            await again.told()
+            await again.report_edit()
             assert again.state == ("Pending", digest(BEFORE), digest(LARGE))
 
 
@@ -665,7 +669,7 @@ async def test_a_denied_list_of_config_maps_only_delays_edits() -> None:
         async with running(clusters=memory, noted=noted) as again:
             await again.gate.decide(reading(LARGE))
             assert again.reloads == []
-            assert again.standing.verdict.approval is not None
+            assert again.engine_status.verdict.approval is not None
             await again.gate.decide(reading(BEFORE))
             await again.gate.decide(reading(LARGE))
             assert [one.lowers[0].maintenance for one in again.reloads] == ["drain"]
@@ -680,7 +684,7 @@ async def test_an_approval_that_was_given_while_no_engine_ran_is_valid() -> None
     status = status_ref(PLACE)
     meta = {"uid": engine.status["metadata"]["uid"], "annotations": {APPROVED: digest(LARGE)}}
     await engine.upper.patch(status, Patch("merge-patch", {"metadata": meta}))
-    made = Running(BEFORE, clusters=memory)
+    made = EngineInMemory(BEFORE, clusters=memory)
     with capture_logs() as logs:
         async with background(made.gate.run()):
             made.lead()
@@ -699,7 +703,7 @@ async def test_an_approval_in_a_config_map_of_another_owner_is_ignored() -> None
         await engine.edit(BEFORE, "7")
         await engine.edit(LARGE)
         assert engine.reloads == []
-        waiting = engine.standing.verdict.approval
+        waiting = engine.engine_status.verdict.approval
         assert waiting is not None
         assert waiting.text.sha256 == digest(LARGE)
         assert "StatusNameConflict" in engine.events
@@ -752,21 +756,21 @@ async def test_a_new_leader_keeps_the_accepted_text_that_it_has_not_read() -> No
             await leader.edit(small)
         assert standby.gate.accepted.text.sha256 == digest(unseen)
         standby.lead()
-        await standby.told()
+        await standby.report_edit()
         assert standby.state == ("Pending", digest(unseen), digest(LARGE))
 
 
 @in_virtual_time
 async def test_a_new_leader_compares_its_own_text_with_the_last_accepted_one() -> None:
     """Its text was accepted before, but another one since, so it is an edit that has to be decided again."""
-    here = populated(BEFORE)
-    async with running(LARGE, here=here) as leader, running(LARGE, leads=False, clusters=leader.memory) as standby:
+    world = populated(BEFORE)
+    async with running(LARGE, world=world) as leader, running(LARGE, leads=False, clusters=leader.memory) as standby:
         await standby.gate.decide(reading(LARGE))
         await leader.edit(BEFORE)
         assert leader.state == ("Accepted", digest(BEFORE), "")
         assert standby.gate.accepted.text.sha256 == digest(BEFORE)
         standby.lead()
-        await standby.told()
+        await standby.report_edit()
         assert standby.state == ("Pending", digest(BEFORE), digest(LARGE))
         assert standby.history == [digest(LARGE), digest(BEFORE)]
 
@@ -775,7 +779,7 @@ async def test_a_new_leader_compares_its_own_text_with_the_last_accepted_one() -
 @pytest.mark.parametrize("own", [LARGE, f"{LARGE}# never accepted\n"])
 async def test_a_new_leader_does_not_write_the_history_before_it_is_listed(own: str) -> None:
     """It would otherwise add its own text after the active one."""
-    async with running(LARGE, here=populated(BEFORE)) as leader:
+    async with running(LARGE, world=populated(BEFORE)) as leader:
         await leader.edit(BEFORE)
         memory = leader.memory
     with listed_late(memory) as fill:
@@ -794,7 +798,7 @@ async def test_a_new_leader_applies_the_limit_of_an_accepted_text_that_it_has_no
     """The next edit waits, whether the standby or the leader reads it first."""
     limited, drained = text(0), text(0, a=DRAIN)
     async with (
-        running(text(None), here=populated(BEFORE)) as leader,
+        running(text(None), world=populated(BEFORE)) as leader,
         running(text(None), leads=False, clusters=leader.memory) as standby,
     ):
         if reads == "first":
@@ -805,14 +809,14 @@ async def test_a_new_leader_applies_the_limit_of_an_accepted_text_that_it_has_no
             await standby.gate.decide(reading(drained))
         assert standby.gate.accepted.text.sha256 == digest(limited)
         standby.lead()
-        await standby.told()
+        await standby.report_edit()
         assert standby.state == ("Pending", digest(limited), digest(drained))
 
 
 @in_virtual_time
 async def test_a_text_that_changed_while_no_engine_ran_is_active_if_the_former_has_no_limit() -> None:
     """The engine starts on the present text and adds it to the history."""
-    async with running(text(None), here=populated(BEFORE)) as engine:
+    async with running(text(None), world=populated(BEFORE)) as engine:
         memory = engine.memory
     async with running(LARGE, clusters=memory) as again:
         await again.edit(LARGE, "7")
@@ -828,7 +832,7 @@ async def test_a_standby_with_an_invalid_text_activates_what_the_leader_accepts(
         small = text(a="node: {labels: {x: y}}")
         await leader.edit(small)
         assert standby.gate.accepted.text.sha256 == digest(small)
-        assert standby.standing.verdict.rejected is not None
+        assert standby.engine_status.verdict.rejected is not None
 
 
 @in_virtual_time
@@ -843,7 +847,7 @@ async def test_a_standby_activates_what_the_leader_accepts_without_a_history() -
         await leader.annotate(digest(LARGE))
         assert [one.lowers[0].maintenance for one in standby.reloads] == ["drain"]
         standby.lead()
-        await standby.told()
+        await standby.report_edit()
         assert standby.state == ("Accepted", digest(LARGE), "")
         assert len(standby.reloads) == 1
 
@@ -854,11 +858,11 @@ async def test_a_standby_ignores_a_status_that_is_older_than_the_history() -> No
     memory = clusters_with()
     accepted = {"sha256": digest(LARGE), "time": "2025-01-01T00:00:00Z"}
     status = marked_manifest({"accepted": orjson.dumps(accepted).decode()}, status_ref(PLACE), OWNER, "map-1")
-    memory.connections[UPPER].place(CONFIG_MAP, written(status))
+    memory.connections[UPPER].place(CONFIG_MAP, with_managed_fields(status))
     async with running(clusters=memory, leads=False) as standby:
         history = (AcceptedText(digest(BEFORE), "2026-03-01T12:00:00Z", BEFORE),)
         made = marked_manifest(data_of(history), history_ref(PLACE), OWNER, OWNER.upper)
-        memory.connections[UPPER].place(CONFIG_MAP, written(made))
+        memory.connections[UPPER].place(CONFIG_MAP, with_managed_fields(made))
         await standby.gate.decide(reading(LARGE))
         assert (standby.reloads, standby.gate.accepted.text.sha256) == ([], digest(BEFORE))
 
@@ -879,13 +883,13 @@ async def test_a_history_that_is_deleted_or_edited_is_restored() -> None:
     """It is written at once with the active text, because an engine that starts without it needs no approval."""
     async with running() as engine:
         engine.upper.vanish(history_ref(PLACE))
-        await engine.told()
+        await engine.report_edit()
         assert engine.history == [digest(BEFORE)]
         for change in ({"index": None}, {"index": "[]"}, {f"{digest(BEFORE)}.yaml": "lowers: []\n"}):
             found = engine.upper.find(CONFIG_MAP, PLACE.namespace, history_ref(PLACE).name) or {}
             body = {"metadata": {"uid": found["metadata"]["uid"]}, "data": change}
             await engine.upper.patch(history_ref(PLACE), Patch("merge-patch", body))
-            await engine.told()
+            await engine.report_edit()
             found = engine.upper.find(CONFIG_MAP, PLACE.namespace, history_ref(PLACE).name) or {}
             assert [one.content for one in entries(found, OWNER)] == [BEFORE]
 

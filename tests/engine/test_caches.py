@@ -6,15 +6,15 @@ from worldkit import (
     OWNER_HERE,
     STRANGER,
     A,
-    account,
     config_map,
-    lower_node,
-    marked,
+    make_lower_node,
+    make_lower_pod,
+    make_namespace,
+    make_service_account,
+    make_topology,
+    make_upper_pod,
     secret,
-    space,
-    topology,
-    twin,
-    upper_pod,
+    with_owner_marks,
 )
 
 from tensile.engine.caches import bound_feed, lower_feeds, lower_world, upper_feeds, upper_world
@@ -31,7 +31,7 @@ LOWER_KINDS = ["Pod", "Pod", "Namespace", "ServiceAccount", "ConfigMap", "Secret
 
 def lower() -> LowerWorld:
     """Return the caches of lower-a, without controllers."""
-    return lower_world(topology("name: lower-a, controllers: []").lowers[0])
+    return lower_world(make_topology("name: lower-a, controllers: []").lowers[0])
 
 
 def takers(feeds: list[InformerSpec], kind: str, manifest: Manifest) -> list[InformerSpec]:
@@ -41,23 +41,26 @@ def takers(feeds: list[InformerSpec], kind: str, manifest: Manifest) -> list[Inf
 
 def test_every_cache_has_exactly_one_feed() -> None:
     """A cache without a feed would never be complete, and no decision would be made."""
-    here, upper = lower_world(topology("name: lower-a, controllers: []").lowers[0]), upper_world()
-    feeds = [bound_feed(here), *lower_feeds(here, OWNER_HERE)]
-    assert {id(feed.cache) for feed in feeds} == {id(cache) for cache in here.caches()}
-    assert len(feeds) == len(list(here.caches()))
-    above = upper_feeds(upper, OWNER_HERE, ())
-    assert {id(feed.cache) for feed in above if not feed.spare} == {id(cache) for cache in upper.caches()}
-    assert [feed.cache for feed in above if feed.spare] == [upper.policies]
-    assert [feed.kind.name for feed in lower_feeds(here, OWNER_HERE)] == LOWER_KINDS
+    lower_state, upper = lower_world(make_topology("name: lower-a, controllers: []").lowers[0]), upper_world()
+    feeds = [bound_feed(lower_state), *lower_feeds(lower_state, OWNER_HERE)]
+    assert {id(feed.cache) for feed in feeds} == {id(cache) for cache in lower_state.caches()}
+    assert len(feeds) == len(list(lower_state.caches()))
+    upper_objects = upper_feeds(upper, OWNER_HERE, ())
+    assert {id(feed.cache) for feed in upper_objects if not feed.spare} == {id(cache) for cache in upper.caches()}
+    assert [feed.cache for feed in upper_objects if feed.spare] == [upper.policies]
+    assert [feed.kind.name for feed in lower_feeds(lower_state, OWNER_HERE)] == LOWER_KINDS
 
 
 def test_the_caches_for_placement_are_only_fed_if_placement_is_enabled() -> None:
     """They are a second view of the nodes and of the foreign pods, which costs nothing while it is disabled."""
-    here = lower()
-    before, feeds = lower_feeds(here, OWNER_HERE), lower_feeds(here, OWNER_HERE, places=True)
+    lower_state = lower()
+    before, feeds = lower_feeds(lower_state, OWNER_HERE), lower_feeds(lower_state, OWNER_HERE, places=True)
     more = feeds[len(before) :]
-    assert [(feed.kind, id(feed.cache)) for feed in more] == [(NODE, id(here.place_nodes)), (POD, id(here.place_pods))]
-    assert more[1].selection == next(feed.selection for feed in feeds if feed.cache is here.foreign_pods)
+    assert [(feed.kind, id(feed.cache)) for feed in more] == [
+        (NODE, id(lower_state.place_nodes)),
+        (POD, id(lower_state.place_pods)),
+    ]
+    assert more[1].selection == next(feed.selection for feed in feeds if feed.cache is lower_state.foreign_pods)
 
 
 def test_each_feed_names_its_cluster() -> None:
@@ -69,23 +72,28 @@ def test_each_feed_names_its_cluster() -> None:
 
 def test_only_upper_pods_that_are_bound_to_the_virtual_node_are_watched() -> None:
     """The name of the node counts, which can differ from that of the lower."""
-    spec = topology("name: lower-a, node: {name: edge-1}").lowers[0]
+    spec = make_topology("name: lower-a, node: {name: edge-1}").lowers[0]
     selection = bound_feed(lower_world(spec)).selection
-    assert is_selected(upper_pod(spec={"nodeName": "edge-1"}), selection)
-    assert not is_selected(upper_pod(spec={"nodeName": "lower-a"}), selection)
+    assert is_selected(make_upper_pod(spec={"nodeName": "edge-1"}), selection)
+    assert not is_selected(make_upper_pod(spec={"nodeName": "lower-a"}), selection)
 
 
 @pytest.mark.parametrize(
     "pod",
-    [upper_pod(), twin(upper_pod()), marked(upper_pod(), "one", STRANGER), upper_pod(labels={"owner": "x"})],
+    [
+        make_upper_pod(),
+        make_lower_pod(make_upper_pod()),
+        with_owner_marks(make_upper_pod(), "one", STRANGER),
+        make_upper_pod(labels={"owner": "x"}),
+    ],
     ids=["unmarked", "this owner's", "another owner's", "another label"],
 )
 def test_each_lower_pod_is_watched_by_exactly_one_feed(pod: Manifest) -> None:
     """Otherwise its requests would be counted twice, or its name would be considered unused."""
-    here = lower()
-    (feed,) = takers(lower_feeds(here, OWNER_HERE), "Pod", pod)
+    lower_state = lower()
+    (feed,) = takers(lower_feeds(lower_state, OWNER_HERE), "Pod", pod)
     ours = pod["metadata"].get("labels", {}).get("tensile-kube.io/owner") == OWNER_HERE.mark
-    assert feed.cache is (here.pods if ours else here.foreign_pods)
+    assert feed.cache is (lower_state.pods if ours else lower_state.foreign_pods)
 
 
 @pytest.mark.parametrize("kind", [CONFIG_MAP, SECRET])
@@ -94,15 +102,17 @@ def test_only_own_config_maps_and_secrets_of_a_lower_are_watched(kind: object) -
     made = config_map() if kind == CONFIG_MAP else secret()
     feeds = lower_feeds(lower(), OWNER_HERE)
     assert takers(feeds, made["kind"], made) == []
-    assert takers(feeds, made["kind"], marked(made, "one", STRANGER)) == []
-    assert len(takers(feeds, made["kind"], marked(made, "one"))) == 1
+    assert takers(feeds, made["kind"], with_owner_marks(made, "one", STRANGER)) == []
+    assert len(takers(feeds, made["kind"], with_owner_marks(made, "one"))) == 1
 
 
 def test_only_virtual_nodes_of_the_upper_cluster_are_watched() -> None:
     """Those of other engines show whether these run; each real node is updated every ten seconds."""
     feeds = upper_feeds(upper_world(), OWNER_HERE, ())
-    assert takers(feeds, "Node", lower_node()) == []
-    assert len(takers(feeds, "Node", marked(lower_node(), "one", labels={"type": "virtual-kubelet"}))) == 1
+    assert takers(feeds, "Node", make_lower_node()) == []
+    assert (
+        len(takers(feeds, "Node", with_owner_marks(make_lower_node(), "one", labels={"type": "virtual-kubelet"}))) == 1
+    )
 
 
 def test_helm_release_secrets_are_not_watched() -> None:
@@ -116,8 +126,8 @@ def test_only_the_replaced_pod_is_kept_of_a_pod_that_a_descheduler_created() -> 
     """Such a pod is watched whether it has a node or not, and its content is not stored."""
     upper = upper_world()
     feeds = upper_feeds(upper, OWNER_HERE, ())
-    assert takers(feeds, "Pod", upper_pod()) == []
-    made = upper_pod(labels={"create-by-descheduler": "true"}, annotations={"tensile-kube.io/replaces": "old"})
+    assert takers(feeds, "Pod", make_upper_pod()) == []
+    made = make_upper_pod(labels={"create-by-descheduler": "true"}, annotations={"tensile-kube.io/replaces": "old"})
     assert len(takers(feeds, "Pod", made)) == 1
     upper.remade.put(stored(made))
     assert [(entry.raw, entry.facts) for entry in upper.remade] == [(b"", "old")]
@@ -126,37 +136,37 @@ def test_only_the_replaced_pod_is_kept_of_a_pod_that_a_descheduler_created() -> 
 def test_only_the_default_service_account_is_watched() -> None:
     """Its existence shows that a namespace is ready for pods."""
     feeds = lower_feeds(lower(), OWNER_HERE)
-    assert len(takers(feeds, "ServiceAccount", account())) == 1
-    assert takers(feeds, "ServiceAccount", account(name="builder")) == []
+    assert len(takers(feeds, "ServiceAccount", make_service_account())) == 1
+    assert takers(feeds, "ServiceAccount", make_service_account(name="builder")) == []
 
 
 def test_foreign_objects_are_stored_as_facts_and_own_objects_completely() -> None:
     """Of a ServiceAccount, only its existence is stored."""
-    here = lower()
-    here.pods.put(stored(twin(upper_pod())))
-    here.foreign_pods.put(stored(upper_pod()))
-    here.accounts.put(stored(account()))
-    here.namespaces.put(stored(space()))
-    ours = here.pods.get("default", "web")
+    lower_state = lower()
+    lower_state.pods.put(stored(make_lower_pod(make_upper_pod())))
+    lower_state.foreign_pods.put(stored(make_upper_pod()))
+    lower_state.accounts.put(stored(make_service_account()))
+    lower_state.namespaces.put(stored(make_namespace()))
+    ours = lower_state.pods.get("default", "web")
     assert ours is not None
     assert ours.raw
     assert isinstance(ours.facts, PodFacts)
-    foreign, default = here.foreign_pods.get("default", "web"), here.accounts.get("default", "default")
+    foreign, default = lower_state.foreign_pods.get("default", "web"), lower_state.accounts.get("default", "default")
     assert foreign is not None
     assert (foreign.raw, bool(foreign.facts)) == (b"", True)
     assert default is not None
     assert (default.raw, default.facts) == (b"", None)
-    assert [entry.facts for entry in here.namespaces] == [NamespaceFacts()]
+    assert [entry.facts for entry in lower_state.namespaces] == [NamespaceFacts()]
 
 
 def test_the_last_state_of_a_deleted_own_lower_pod_is_kept() -> None:
     """Its last status still has to be mirrored; the last state of foreign and upper pods is not kept."""
-    here = lower()
-    for cache in (here.pods, here.foreign_pods, here.upper_pods):
-        cache.put(stored(upper_pod(), 5))
-        cache.remove(stored(upper_pod(status={"phase": "Succeeded"}), 6))
-    assert orjson.loads(here.pods.last("default", "web"))["status"]["phase"] == "Succeeded"
-    assert here.foreign_pods.last("default", "web") == here.upper_pods.last("default", "web") == b""
+    lower_state = lower()
+    for cache in (lower_state.pods, lower_state.foreign_pods, lower_state.upper_pods):
+        cache.put(stored(make_upper_pod(), 5))
+        cache.remove(stored(make_upper_pod(status={"phase": "Succeeded"}), 6))
+    assert orjson.loads(lower_state.pods.last("default", "web"))["status"]["phase"] == "Succeeded"
+    assert lower_state.foreign_pods.last("default", "web") == lower_state.upper_pods.last("default", "web") == b""
 
 
 def stored(manifest: Manifest, version: int = 5) -> bytes:
@@ -168,17 +178,17 @@ def test_the_kinds_of_a_controller_are_only_watched_if_it_is_enabled() -> None:
     """A disabled controller needs no memory and no permissions."""
     for controller in mirrored_kinds.FOLLOWS:
         above, below = (set(mirrored_kinds.watched_kinds((controller,), is_upper=side)) for side in (True, False))
-        spec = topology(f"name: lower-a, controllers: [{controller}]").lowers[0]
-        upper, here = upper_world(), lower_world(spec)
+        spec = make_topology(f"name: lower-a, controllers: [{controller}]").lowers[0]
+        upper, lower_state = upper_world(), lower_world(spec)
         fed = {feed.kind for feed in upper_feeds(upper, OWNER_HERE, (controller,))}
         assert fed - {feed.kind for feed in upper_feeds(upper, OWNER_HERE, ())} == above
-        fed = {id(feed.cache) for feed in lower_feeds(here, OWNER_HERE)}
-        assert fed - {id(cache) for cache in here.caches()} == {id(here.more[kind]) for kind in below}
+        fed = {id(feed.cache) for feed in lower_feeds(lower_state, OWNER_HERE)}
+        assert fed - {id(cache) for cache in lower_state.caches()} == {id(lower_state.more[kind]) for kind in below}
 
 
 def test_each_kind_of_a_controller_has_its_own_cache_on_each_side() -> None:
     """A cache is not synced until it is fed."""
-    here, upper = lower(), upper_world()
-    assert set(here.more) == set(mirrored_kinds.watched_kinds(mirrored_kinds.FOLLOWS, is_upper=False))
+    lower_state, upper = lower(), upper_world()
+    assert set(lower_state.more) == set(mirrored_kinds.watched_kinds(mirrored_kinds.FOLLOWS, is_upper=False))
     assert set(upper.more) == set(mirrored_kinds.watched_kinds(mirrored_kinds.FOLLOWS, is_upper=True))
-    assert not any(cache.synced for cache in (*here.more.values(), *upper.more.values()))
+    assert not any(cache.synced for cache in (*lower_state.more.values(), *upper.more.values()))

@@ -6,7 +6,7 @@ import orjson
 import pytest
 from previewkit import create, pod, previewed
 from statuskit import OWNER, PLACE
-from worldkit import A, B, put, raised, topology, upper_pod, world
+from worldkit import A, B, add_virtual_node, make_topology, make_upper_pod, make_world, put
 
 from tensile.engine.candidate import (
     CANDIDATE_HASH,
@@ -45,25 +45,25 @@ REF = plan_ref(PLACE)
 SERVER = ("10.0.0.9", 6443)
 
 
-def foreseen(here: World, *lowers: str, more: str = "", **troubles: str) -> Foreseen:
-    """Return the preview of a topology with these lowers, written as for `world`."""
-    found = {name.replace("_", "-"): words for name, words in troubles.items()}
-    return foresee(here, edit(here.topology, topology(*lowers, more=more)), SERVER, found)
+def foreseen(world: World, *lowers: str, more: str = "", **errors: str) -> Foreseen:
+    """Return the preview of a topology with these lowers, written as for `make_world`."""
+    found = {name.replace("_", "-"): message for name, message in errors.items()}
+    return foresee(world, edit(world.topology, make_topology(*lowers, more=more)), SERVER, found)
 
 
 def test_changed_fields_of_a_lower_are_only_set_in_the_copy_of_the_world() -> None:
     """The engine's own world stays as it is."""
-    here = world(*TWO)
-    found = foreseen(here, f"name: {A}, maintenance: drain", f"name: {B}")
+    world = make_world(*TWO)
+    found = foreseen(world, f"name: {A}, maintenance: drain", f"name: {B}")
     assert found.world.lowers[A].spec.maintenance == "drain"
     assert found.world.topology.lowers[0].maintenance == "drain"
-    assert here.lowers[A].spec.maintenance == here.topology.lowers[0].maintenance == "none"
+    assert world.lowers[A].spec.maintenance == world.topology.lowers[0].maintenance == "none"
     assert (found.unreached, found.problems, found.waits, found.refused) == ({}, {}, (), ())
 
 
 def test_a_new_lower_is_reported_as_unreached_and_the_others_are_planned() -> None:
     """The engine has no connection to it, and does not read a Secret that only a candidate names."""
-    found = foreseen(world(*TWO), *TWO, "name: lower-c")
+    found = foreseen(make_world(*TWO), *TWO, "name: lower-c")
     assert list(found.unreached) == ["lower-c"]
     assert found.unreached["lower-c"].startswith("not connected yet: the engine connects to it when the topology is in")
     assert list(found.world.lowers) == [A, B]
@@ -71,29 +71,29 @@ def test_a_new_lower_is_reported_as_unreached_and_the_others_are_planned() -> No
 
 def test_a_lower_with_a_changed_kubeconfig_is_reported_as_unreached() -> None:
     """The cluster behind the new kubeconfig is not known, so nothing is planned for its Node either."""
-    found = foreseen(world(*TWO), f"name: {A}, context: other", f"name: {B}")
+    found = foreseen(make_world(*TWO), f"name: {A}, context: other", f"name: {B}")
     assert found.unreached[A].startswith("the candidate changes its kubeconfigSecret or context")
     assert list(found.world.lowers) == [B]
 
 
 def test_a_lower_with_changed_request_limits_is_planned() -> None:
     """A reload connects to the same cluster again, and finds the same objects."""
-    found = foreseen(world(*TWO), f"name: {A}, qps: 7", f"name: {B}")
+    found = foreseen(make_world(*TWO), f"name: {A}, qps: 7", f"name: {B}")
     assert (found.unreached, found.world.lowers[A].spec.qps) == ({}, 7)
 
 
 def test_a_removed_lower_stays_connected_and_is_marked_as_not_in_the_topology() -> None:
     """The plan thus has the changes of its Node and its objects."""
-    here = world(*TWO)
-    found = foreseen(here, f"name: {A}")
+    world = make_world(*TWO)
+    found = foreseen(world, f"name: {A}")
     assert [lower.in_topology for lower in found.world.lowers.values()] == [True, False]
-    assert all(lower.in_topology for lower in here.lowers.values())
+    assert all(lower.in_topology for lower in world.lowers.values())
     assert found.unreached == {}
 
 
 def test_a_renamed_lower_keeps_its_connection() -> None:
     """It is the same cluster with the same virtual node."""
-    found = foreseen(world(*TWO), f"name: other, node: {{name: {A}}}", f"name: {B}")
+    found = foreseen(make_world(*TWO), f"name: other, node: {{name: {A}}}", f"name: {B}")
     assert found.connections == {"other": A}
     assert sorted(found.world.lowers) == [B, "other"]
     assert found.world.lowers["other"].name == "other"
@@ -101,35 +101,35 @@ def test_a_renamed_lower_keeps_its_connection() -> None:
 
 def test_a_lower_that_waits_for_the_node_of_another_lower_is_reported_as_unreached() -> None:
     """The message is the same as for a reload."""
-    here = world(*TWO)
-    put(here.lowers[A].upper_pods, upper_pod())
-    found = foreseen(here, f"name: {B}", f"name: other, context: x, node: {{name: {A}}}")
-    words = f"lowers[other]: not connected: node {A} belongs to lower {A} until that one is empty"
-    assert found.unreached["other"].startswith(words)
-    assert any(one.startswith(words) for one in found.waits)
+    world = make_world(*TWO)
+    put(world.lowers[A].upper_pods, make_upper_pod())
+    found = foreseen(world, f"name: {B}", f"name: other, context: x, node: {{name: {A}}}")
+    message = f"lowers[other]: not connected: node {A} belongs to lower {A} until that one is empty"
+    assert found.unreached["other"].startswith(message)
+    assert any(one.startswith(message) for one in found.waits)
 
 
 def test_a_node_name_stays_while_pods_are_bound_to_the_node() -> None:
     """The engine keeps it too, and the preview reports that the change waits."""
-    here = world(*TWO)
-    put(here.lowers[A].upper_pods, upper_pod())
-    found = foreseen(here, f"name: {A}, node: {{name: other}}", f"name: {B}")
+    world = make_world(*TWO)
+    put(world.lowers[A].upper_pods, make_upper_pod())
+    found = foreseen(world, f"name: {A}, node: {{name: other}}", f"name: {B}")
     assert found.world.lowers[A].node == A
-    (told,) = found.waits
-    assert told.startswith(f"lowers[{A}].node.name: {A} -> other: waits until no pods are mirrored to {A}; ")
+    (waiting,) = found.waits
+    assert waiting.startswith(f"lowers[{A}].node.name: {A} -> other: waits until no pods are mirrored to {A}; ")
 
 
 def test_another_namespace_mapping_is_used_at_once_if_no_pods_are_bound() -> None:
     """No object remains that would be looked up under a wrong namespace."""
-    here = world(*TWO)
-    found = foreseen(here, f"name: {A}, namespaces: {{mapping: prefix}}", f"name: {B}")
-    assert found.world.lowers[A].naming == NamespaceNaming("demo", here.owner.mark)
-    assert here.lowers[A].naming is None
+    world = make_world(*TWO)
+    found = foreseen(world, f"name: {A}, namespaces: {{mapping: prefix}}", f"name: {B}")
+    assert found.world.lowers[A].naming == NamespaceNaming("demo", world.owner.mark)
+    assert world.lowers[A].naming is None
     assert found.world.lowers[A].namespace("shop") == "demo-shop"
 
 
 @pytest.mark.parametrize(
-    ("fields", "trouble", "words"),
+    ("fields", "error", "message"),
     [
         ({"unreachable_seconds": 30.0}, "connection refused", "out of reach: connection refused"),
         ({"unreachable_seconds": 30.0}, "", "out of reach: no response for 30 s"),
@@ -137,31 +137,31 @@ def test_another_namespace_mapping_is_used_at_once_if_no_pods_are_bound() -> Non
         ({"access_error": "kubeconfig: no user"}, "", "kubeconfig: no user"),
     ],
 )
-def test_an_unreachable_lower_is_reported_with_its_cause(fields: dict[str, Any], trouble: str, words: str) -> None:
+def test_an_unreachable_lower_is_reported_with_its_cause(fields: dict[str, Any], error: str, message: str) -> None:
     """Its cached objects may be outdated, so it is not planned."""
-    here = world(*TWO)
+    world = make_world(*TWO)
     for field, value in fields.items():
-        setattr(here.lowers[A], field, value)
-    found = foreseen(here, *TWO, lower_a=trouble)
-    assert found.unreached == {A: words}
+        setattr(world.lowers[A], field, value)
+    found = foreseen(world, *TWO, lower_a=error)
+    assert found.unreached == {A: message}
     assert list(found.world.lowers) == [B]
 
 
 def test_a_lower_that_is_not_listed_yet_is_reported_as_unreached() -> None:
     """A plan for it would be incomplete."""
-    here = world(*TWO)
-    here.lowers[A].pods.mark_stale()
-    assert foreseen(here, *TWO).unreached == {A: "its objects are not all listed yet"}
-    here.lowers[A].denied = "not allowed: list pods"
-    assert foreseen(here, *TWO).unreached == {A: "not allowed: list pods"}
+    world = make_world(*TWO)
+    world.lowers[A].pods.mark_stale()
+    assert foreseen(world, *TWO).unreached == {A: "its objects are not all listed yet"}
+    world.lowers[A].denied = "not allowed: list pods"
+    assert foreseen(world, *TWO).unreached == {A: "not allowed: list pods"}
 
 
 def test_kinds_that_the_engine_does_not_watch_yet_are_reported_as_a_problem() -> None:
     """They are kinds of a controller that only the candidate enables, and only its lowers have the problem."""
-    here = world(*TWO, more="controllers: []\n")
-    here.upper.more[CLAIM].mark_stale()
-    assert foreseen(here, *TWO, more="controllers: []\n").problems == {}
-    found = foreseen(here, f"name: {A}, controllers: [PV]", f"name: {B}", more="controllers: []\n").problems
+    world = make_world(*TWO, more="controllers: []\n")
+    world.upper.more[CLAIM].mark_stale()
+    assert foreseen(world, *TWO, more="controllers: []\n").problems == {}
+    found = foreseen(world, f"name: {A}, controllers: [PV]", f"name: {B}", more="controllers: []\n").problems
     ((key, problem),) = found.items()
     assert (key.rule, key.lower, key.name, problem.reason) == ("controller", A, "PV", NOT_WATCHED)
     assert "does not watch persistentvolumeclaims yet" in problem.message
@@ -169,32 +169,32 @@ def test_kinds_that_the_engine_does_not_watch_yet_are_reported_as_a_problem() ->
 
 def test_a_lower_without_a_list_of_nodes_for_placement_is_reported_as_a_problem() -> None:
     """Without its real nodes, the engine cannot know whether pods fit there."""
-    here = world(*TWO)
-    here.lowers[B].place_nodes.mark_stale()
-    assert foreseen(here, *TWO).problems == {}
-    found = foreseen(here, *TWO, more="descheduler: {enabled: true}\n").problems
+    world = make_world(*TWO)
+    world.lowers[B].place_nodes.mark_stale()
+    assert foreseen(world, *TWO).problems == {}
+    found = foreseen(world, *TWO, more="descheduler: {enabled: true}\n").problems
     assert [(key.rule, key.lower) for key in found] == [("placement", B)]
 
 
 def test_changes_that_need_a_restart_are_reported_and_not_planned() -> None:
     """The planned topology has the present values."""
-    here = world(*TWO)
-    found = foreseen(here, *TWO, more="telemetry: {port: 9999}\n")
+    world = make_world(*TWO)
+    found = foreseen(world, *TWO, more="telemetry: {port: 9999}\n")
     assert found.refused == ("telemetry.port: 9095 -> 9999: this change requires a restart of the engine",)
-    assert found.world.topology == here.topology
+    assert found.world.topology == world.topology
 
 
 def test_a_changed_node_address_is_planned() -> None:
     """Each virtual Node has that address."""
-    found = foreseen(world(*TWO), *TWO, more="kubelet: {nodeAddress: 10.1.2.3}\n")
+    found = foreseen(make_world(*TWO), *TWO, more="kubelet: {nodeAddress: 10.1.2.3}\n")
     assert found.world.node_address == "10.1.2.3"
 
 
 def test_the_plan_data_equals_the_output_of_the_commands() -> None:
     """Changes that wait or need a restart are added, and keys without content are left out."""
-    here = world(*TWO)
-    raised(here)
-    quiet = foreseen(here, *TWO)
+    world = make_world(*TWO)
+    add_virtual_node(world)
+    quiet = foreseen(world, *TWO)
     planned = Planned(previewed(create(pod())), {})
     data = plan_data(planned, quiet, lambda found: found, None)
     assert set(data) == {MARKDOWN, DOCUMENT}
@@ -207,7 +207,7 @@ def test_the_plan_data_equals_the_output_of_the_commands() -> None:
 
 def test_a_long_plan_is_cut_to_the_size_of_a_config_map() -> None:
     """Both forms state that; the summary counts all changes, and the cost to running pods stays."""
-    quiet = foreseen(world(*TWO), *TWO)
+    quiet = foreseen(make_world(*TWO), *TWO)
     steps = [
         create(pod(f"web-{number}"), {"spec": {"containers": [{"image": f"app:{number}"}]}}) for number in range(4000)
     ]

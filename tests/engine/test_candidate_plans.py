@@ -7,11 +7,23 @@ from hashlib import sha256
 from typing import Any
 
 import orjson
-from openkit import MemoryClusters, busy_world
+from openkit import MemoryClusters, mixed_world
 from structlog.testing import capture_logs
 from tasks import background
 from virtualtime import in_virtual_time
-from worldkit import NOW, A, changed, config_map, lower_node, marked, put, referring, secret, twin, upper_pod
+from worldkit import (
+    NOW,
+    A,
+    change_as_other_client,
+    config_map,
+    make_lower_node,
+    make_lower_pod,
+    make_upper_pod,
+    put,
+    secret,
+    spec_with_references,
+    with_owner_marks,
+)
 
 from tensile.engine.candidate import CANDIDATE_HASH, DOCUMENT, ERROR, MARKDOWN, PENDING, TIME, TOPOLOGY_HASH
 from tensile.engine.candidate_plans import (
@@ -58,22 +70,22 @@ def read(content: str) -> Topology:
     return parse(content, configmap_mode=True)
 
 
-class Beside:
+class CandidatePlansHarness:
     """Plans beside an engine in memory, whose lower-a has a pod to create and one to delete."""
 
     def __init__(self) -> None:
-        here = busy_world()
-        here.topology = read(text())
-        here.lowers[A].spec = here.topology.lowers[0]
-        put(here.lowers[A].nodes, lower_node())
-        put(here.upper.secrets, secret())
-        put(here.lowers[A].upper_pods, upper_pod("keyed", referring(secrets=["password"])))
-        self.clusters = MemoryClusters(here)
+        world = mixed_world()
+        world.topology = read(text())
+        world.lowers[A].spec = world.topology.lowers[0]
+        put(world.lowers[A].nodes, make_lower_node())
+        put(world.upper.secrets, secret())
+        put(world.lowers[A].upper_pods, make_upper_pod("keyed", spec_with_references(secrets=["password"])))
+        self.clusters = MemoryClusters(world)
         self.upper = self.clusters.connections[UPPER]
         self.upper.place(NAMESPACE, {"metadata": {"name": "ops"}})
         self.in_force = digest(text())
         self.meanwhile: Callable[[], object] = lambda: None
-        self.troubles: Callable[[], dict[str, str]] = dict
+        self.errors: Callable[[], dict[str, str]] = dict
         self.plans = self.leader()
 
     def leader(self) -> CandidatePlans:
@@ -83,7 +95,7 @@ class Beside:
     def around(self) -> PlanningContext:
         """Return the parts of the engine that planning requires."""
         where = ("10.0.0.9", 6443)
-        return PlanningContext(self.clusters, where, lambda: self.in_force, self.troubles, self.calm, lambda: NOW)
+        return PlanningContext(self.clusters, where, lambda: self.in_force, self.errors, self.calm, lambda: NOW)
 
     async def calm(self) -> None:
         """Run the action that a test sets for the time of planning."""
@@ -126,7 +138,7 @@ class Beside:
 @in_virtual_time
 async def test_a_candidate_is_planned_in_both_forms_with_hashes() -> None:
     """No object other than the plan is written in any cluster."""
-    beside = Beside()
+    beside = CandidatePlansHarness()
     candidate = text(lower(more="maintenance: cordon"))
     beside.propose(candidate)
     await beside.plans.reconcile()
@@ -144,7 +156,7 @@ async def test_a_candidate_is_planned_in_both_forms_with_hashes() -> None:
 @in_virtual_time
 async def test_the_plan_of_a_candidate_equals_that_of_tensile_plan() -> None:
     """The command's pipeline has the same changes for the same clusters once the candidate is active."""
-    beside = Beside()
+    beside = CandidatePlansHarness()
     candidate = text(lower(more="maintenance: cordon"))
     beside.propose(candidate)
     await beside.plans.reconcile()
@@ -166,7 +178,7 @@ def _told(document: dict[str, Any]) -> list[list[Any]]:
 @in_virtual_time
 async def test_a_plan_has_no_value_of_a_secret() -> None:
     """The Secret is planned for the pod that needs it, without its values."""
-    beside = Beside()
+    beside = CandidatePlansHarness()
     beside.propose(text(lower(more="maintenance: cordon")))
     await beside.plans.reconcile()
     assert any(one["kind"] == "Secret" for one in beside.document["changes"])
@@ -176,10 +188,10 @@ async def test_a_plan_has_no_value_of_a_secret() -> None:
 @in_virtual_time
 async def test_a_candidate_is_only_planned_again_if_a_text_changes() -> None:
     """Neither a further check nor a new leader nor a change of the clusters causes another plan."""
-    beside = Beside()
+    beside = CandidatePlansHarness()
     beside.propose(text(lower(more="maintenance: cordon")))
     await beside.plans.reconcile()
-    put(beside.clusters.world.lowers[A].upper_pods, upper_pod("later"))
+    put(beside.clusters.world.lowers[A].upper_pods, make_upper_pod("later"))
     for plans in (beside.plans, beside.leader()):
         await plans.reconcile()
     assert beside.clusters.writes == [("create", PLAN)]
@@ -192,12 +204,14 @@ async def test_a_candidate_is_only_planned_again_if_a_text_changes() -> None:
 @in_virtual_time
 async def test_a_candidate_is_planned_again_if_another_topology_becomes_active() -> None:
     """After the candidate itself was activated, its changes are no longer in the plan."""
-    beside = Beside()
+    beside = CandidatePlansHarness()
     candidate = text(lower(more="maintenance: cordon"))
     beside.propose(candidate)
     await beside.plans.reconcile()
     beside.enforce(candidate)
-    changed(beside.clusters.world.upper.nodes, A, lambda node: node["spec"].update(unschedulable=True), "")
+    change_as_other_client(
+        beside.clusters.world.upper.nodes, A, lambda node: node["spec"].update(unschedulable=True), ""
+    )
     await beside.plans.reconcile()
     assert beside.data[TOPOLOGY_HASH] == beside.data[CANDIDATE_HASH] == digest(candidate)
     assert not any("spec.unschedulable" in one["fields"] for one in beside.document["changes"])
@@ -206,7 +220,7 @@ async def test_a_candidate_is_planned_again_if_another_topology_becomes_active()
 @in_virtual_time
 async def test_the_plan_of_an_invalid_candidate_has_all_its_errors() -> None:
     """Each error has its place, and the plan of the former candidate is removed."""
-    beside = Beside()
+    beside = CandidatePlansHarness()
     beside.propose(text())
     await beside.plans.reconcile()
     bad = text(lower(more="qqps: 1, burst: no")) + "lowerz: []\n"
@@ -224,7 +238,7 @@ async def test_the_plan_of_an_invalid_candidate_has_all_its_errors() -> None:
 @in_virtual_time
 async def test_a_candidate_under_a_wrong_key_gets_an_error_with_the_present_keys() -> None:
     """The error is written once."""
-    beside = Beside()
+    beside = CandidatePlansHarness()
     beside.propose(text(), key="other.yaml")
     for _ in range(2):
         await beside.plans.reconcile()
@@ -235,17 +249,17 @@ async def test_a_candidate_under_a_wrong_key_gets_an_error_with_the_present_keys
 @in_virtual_time
 async def test_a_candidate_that_is_too_large_is_not_parsed() -> None:
     """Any client may have written it, and parsing is slow."""
-    beside = Beside()
+    beside = CandidatePlansHarness()
     beside.propose("# {}\n" * (MAX_TEXT_BYTES // 5 + 1))
     await beside.plans.reconcile()
-    words = "configmap/ops/topo-candidate/topology.yaml: larger than 256 KiB, which the engine does not plan"
-    assert beside.data[ERROR] == f"{words}: run `tensile plan`"
+    message = "configmap/ops/topo-candidate/topology.yaml: larger than 256 KiB, which the engine does not plan"
+    assert beside.data[ERROR] == f"{message}: run `tensile plan`"
 
 
 @in_virtual_time
 async def test_an_edit_on_the_status_page_is_planned_as_text_without_any_write() -> None:
     """An engine that does not lead returns a message instead."""
-    beside = Beside()
+    beside = CandidatePlansHarness()
     world = beside.clusters.world
     change = edit(world.topology, read(text(lower(more="maintenance: cordon"))))
     found = await EditPlans(beside.around).text(change)
@@ -260,12 +274,12 @@ async def test_an_edit_on_the_status_page_is_planned_as_text_without_any_write()
 @in_virtual_time
 async def test_the_plan_on_the_status_page_has_no_values_that_may_be_secret() -> None:
     """It has the names of the fields; the plan of a candidate, which RBAC protects, has the values."""
-    beside, value, spec = Beside(), "hunter2-do-not-show", referring(config_maps=["settings"])
+    beside, value, spec = CandidatePlansHarness(), "hunter2-do-not-show", spec_with_references(config_maps=["settings"])
     settings, lower_a = config_map(data={"key": value}), beside.clusters.world.lowers[A]
     put(beside.clusters.world.upper.config_maps, settings)
-    put(lower_a.config_maps, marked(config_map(data={"key": "before"}), settings["metadata"]["uid"]))
-    put(lower_a.upper_pods, upper_pod("noted", spec, annotations={"example.com/token": value}))
-    put(lower_a.pods, twin(upper_pod("noted", spec)))
+    put(lower_a.config_maps, with_owner_marks(config_map(data={"key": "before"}), settings["metadata"]["uid"]))
+    put(lower_a.upper_pods, make_upper_pod("noted", spec, annotations={"example.com/token": value}))
+    put(lower_a.pods, make_lower_pod(make_upper_pod("noted", spec)))
     edited = text(lower(more="maintenance: cordon"))
     beside.propose(edited)
     await beside.plans.reconcile()
@@ -281,7 +295,7 @@ async def test_the_plan_on_the_status_page_has_no_values_that_may_be_secret() ->
 @in_virtual_time
 async def test_edits_on_the_status_page_are_planned_one_at_a_time() -> None:
     """Many requests thus use only a part of the engine's time."""
-    beside = Beside()
+    beside = CandidatePlansHarness()
     change = edit(beside.clusters.world.topology, read(text(lower(more="maintenance: cordon"))))
     plans, busy, most = EditPlans(beside.around), 0, 0
 
@@ -301,7 +315,7 @@ async def test_edits_on_the_status_page_are_planned_one_at_a_time() -> None:
 @in_virtual_time
 async def test_a_new_lower_is_reported_as_not_planned() -> None:
     """Both forms of the plan state that it is incomplete."""
-    beside = Beside()
+    beside = CandidatePlansHarness()
     beside.propose(text(lower(more="maintenance: cordon"), lower("lower-b")))
     await beside.plans.reconcile()
     assert [one["lower"] for one in beside.document["unreached"]] == ["lower-b"]
@@ -313,18 +327,18 @@ async def test_a_new_lower_is_reported_as_not_planned() -> None:
 @in_virtual_time
 async def test_a_plan_lists_the_changes_that_take_effect_later() -> None:
     """The messages are the same as those of a reload."""
-    beside = Beside()
+    beside = CandidatePlansHarness()
     beside.propose(text(lower(more="node: {name: other}")))
     await beside.plans.reconcile()
-    (words,) = orjson.loads(beside.data[PENDING])
-    assert words.startswith(f"lowers[{A}].node.name: {A} -> other: waits until no pods are mirrored to {A}; ")
-    assert f"Takes effect later:\n  {words}\n" in beside.data[MARKDOWN]
+    (message,) = orjson.loads(beside.data[PENDING])
+    assert message.startswith(f"lowers[{A}].node.name: {A} -> other: waits until no pods are mirrored to {A}; ")
+    assert f"Takes effect later:\n  {message}\n" in beside.data[MARKDOWN]
 
 
 @in_virtual_time
 async def test_the_plan_is_deleted_with_its_candidate() -> None:
     """It is deleted once, and a further check writes nothing."""
-    beside = Beside()
+    beside = CandidatePlansHarness()
     beside.propose(text())
     await beside.plans.reconcile()
     beside.withdraw()
@@ -337,11 +351,11 @@ async def test_the_plan_is_deleted_with_its_candidate() -> None:
 @in_virtual_time
 async def test_a_deleted_plan_is_created_again() -> None:
     """It shows the state of the clusters at that time."""
-    beside = Beside()
+    beside = CandidatePlansHarness()
     beside.propose(text())
     await beside.plans.reconcile()
     beside.upper.vanish(PLAN)
-    put(beside.clusters.world.lowers[A].upper_pods, upper_pod("later"))
+    put(beside.clusters.world.lowers[A].upper_pods, make_upper_pod("later"))
     await beside.plans.reconcile()
     assert "Pod default/later" in beside.data[MARKDOWN]
 
@@ -349,7 +363,7 @@ async def test_a_deleted_plan_is_created_again() -> None:
 @in_virtual_time
 async def test_a_plan_config_map_of_another_owner_is_reported_and_not_changed() -> None:
     """An Event on the candidate is emitted once, and the plan is written after that ConfigMap was deleted."""
-    beside = Beside()
+    beside = CandidatePlansHarness()
     theirs = {"metadata": {"name": "topo-plan", "namespace": "ops"}, "data": {"mine": "yes"}}
     beside.upper.place(CONFIG_MAP, theirs)
     beside.propose(text())
@@ -359,8 +373,8 @@ async def test_a_plan_config_map_of_another_owner_is_reported_and_not_changed() 
     assert [line["error"].partition(",")[0] for line in lines] == ["ConfigMap ops/topo-plan belongs to another owner"]
     ((verb, ref),) = beside.clusters.writes
     assert (verb, ref.kind) == ("create", EVENT)
-    told = beside.upper.find(EVENT, ref.namespace, ref.name) or {}
-    assert (told["reason"], told["involvedObject"]["name"]) == (PLAN_NAME_CONFLICT, "topo-candidate")
+    event = beside.upper.find(EVENT, ref.namespace, ref.name) or {}
+    assert (event["reason"], event["involvedObject"]["name"]) == (PLAN_NAME_CONFLICT, "topo-candidate")
     assert beside.data == {"mine": "yes"}
     beside.withdraw()
     await beside.plans.reconcile()
@@ -374,7 +388,7 @@ async def test_a_plan_config_map_of_another_owner_is_reported_and_not_changed() 
 @in_virtual_time
 async def test_a_plan_is_not_written_if_the_candidate_changes_while_it_is_computed() -> None:
     """The next check plans the newer candidate."""
-    beside = Beside()
+    beside = CandidatePlansHarness()
     later = text(lower(more="maintenance: cordon"))
     beside.propose(text())
     beside.meanwhile = lambda: beside.propose(later)
@@ -388,36 +402,36 @@ async def test_a_plan_is_not_written_if_the_candidate_changes_while_it_is_comput
 @in_virtual_time
 async def test_no_plan_is_written_if_the_candidate_is_deleted_while_it_is_planned() -> None:
     """Nothing is written at all."""
-    beside = Beside()
+    beside = CandidatePlansHarness()
     beside.propose(text())
     beside.meanwhile = beside.withdraw
     await beside.plans.reconcile()
     assert (beside.found, beside.clusters.writes) == ({}, [])
 
 
-class Refusing:
+class ConfigMapRefusingCluster:
     """The upper cluster of an engine, in which the first creations of ConfigMaps fail."""
 
     def __init__(self, behind: Any, times: int, error: type[ClusterError] = Unreachable) -> None:
-        self.behind, self.left, self.error = behind, times, error
+        self.cluster, self.left, self.error = behind, times, error
 
     async def create(self, ref: Ref, body: Manifest) -> bytes:
         """Create an object, or fail."""
         if self.left and ref.kind == CONFIG_MAP:
             self.left -= 1
             raise self.error("no answer", cluster=UPPER, doing="create")
-        made: bytes = await self.behind.create(ref, body)
+        made: bytes = await self.cluster.create(ref, body)
         return made
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.behind, name)
+        return getattr(self.cluster, name)
 
 
 @in_virtual_time
 async def test_a_failed_write_of_a_plan_is_retried_without_planning_again() -> None:
     """The failure is logged once."""
-    beside = Beside()
-    beside.clusters.connections[UPPER] = Refusing(beside.upper, 2)  # type: ignore[assignment]
+    beside = CandidatePlansHarness()
+    beside.clusters.connections[UPPER] = ConfigMapRefusingCluster(beside.upper, 2)  # type: ignore[assignment]
     calls = _counted(beside)
     beside.propose(text())
     with capture_logs() as lines:
@@ -432,19 +446,19 @@ async def test_a_failed_write_of_a_plan_is_retried_without_planning_again() -> N
 @in_virtual_time
 async def test_a_denied_write_of_a_plan_is_reported_by_an_event_on_the_candidate() -> None:
     """The author of the candidate may have no access to the log; the plan is written once it is permitted."""
-    beside = Beside()
-    beside.clusters.connections[UPPER] = Refusing(beside.upper, 3, Denied)  # type: ignore[assignment]
+    beside = CandidatePlansHarness()
+    beside.clusters.connections[UPPER] = ConfigMapRefusingCluster(beside.upper, 3, Denied)  # type: ignore[assignment]
     beside.propose(text())
     async with background(beside.plans.run()):
         await asyncio.sleep(3 * CHECK_INTERVAL)
-    (told,) = [ref for verb, ref in beside.clusters.writes if ref.kind == EVENT]
-    event = beside.upper.find(EVENT, told.namespace, told.name) or {}
+    (event_ref,) = [ref for verb, ref in beside.clusters.writes if ref.kind == EVENT]
+    event = beside.upper.find(EVENT, event_ref.namespace, event_ref.name) or {}
     assert (event["reason"], event["involvedObject"]["name"]) == (PLAN_DENIED, "topo-candidate")
     assert event["message"].endswith("no answer")
     assert beside.data[CANDIDATE_HASH] == digest(text())
 
 
-def _counted(beside: Beside) -> list[None]:
+def _counted(beside: CandidatePlansHarness) -> list[None]:
     """Return a list that grows with each plan that is computed."""
     calls: list[None] = []
     beside.meanwhile = lambda: calls.append(None)
@@ -454,7 +468,7 @@ def _counted(beside: Beside) -> list[None]:
 @in_virtual_time
 async def test_the_planner_follows_the_candidates_and_the_active_topology() -> None:
     """Events of the watch and periodic checks start it, and nothing is written after it was stopped."""
-    beside = Beside()
+    beside = CandidatePlansHarness()
     candidates = [text(lower(more=f"qps: {number}")) for number in range(3)]
     async with background(beside.plans.run()):
         for candidate in candidates:
@@ -479,12 +493,12 @@ async def _until(holds: Callable[[], bool]) -> None:
 @in_virtual_time
 async def test_a_bug_in_planning_is_reported_in_the_plan_and_logged() -> None:
     """The author of the candidate learns that no plan will follow, and the engine continues."""
-    beside = Beside()
+    beside = CandidatePlansHarness()
 
     def broken() -> dict[str, str]:
         raise ZeroDivisionError("no such thing")
 
-    beside.troubles = broken
+    beside.errors = broken
     beside.propose(text())
     with capture_logs() as lines:
         await beside.leader().reconcile()

@@ -3,10 +3,10 @@
 import asyncio
 from pathlib import Path
 
-from filekit import heard
-from papers import kubeconfig
+from certkit import kubeconfig
+from filekit import wait_for_watcher
 from virtualtime import in_virtual_time
-from worldkit import A, B, topology
+from worldkit import A, B, make_topology
 
 from tensile.engine.clusters import PATIENCE, RETRY, CredentialChecks
 from tensile.errors import AccessError
@@ -14,7 +14,7 @@ from tensile.kube.credentials import Access, from_kubeconfig
 from tensile.kube.file_watch import FileWatcher
 from tensile.topology import Lower
 
-FIRST, SECOND = topology(f"name: {A}", f"name: {B}").lowers
+FIRST, SECOND = make_topology(f"name: {A}", f"name: {B}").lowers
 READING = "the new credentials are still being read"
 
 
@@ -164,11 +164,11 @@ async def test_unusable_credential_files_are_read_again_as_soon_as_they_change(t
 
     watcher = FileWatcher()
     trials = CredentialChecks(access, watcher)
-    for name, content, words in (("later", text, "later: cannot be read"), ("token", "t", "token: cannot be read")):
+    for name, content, message in (("later", text, "later: cannot be read"), ("token", "t", "token: cannot be read")):
         before = len(read)
         for _ in range(3):
-            assert words in await trials.error(spec)
-        async with heard(watcher, tmp_path / name):
+            assert message in await trials.error(spec)
+        async with wait_for_watcher(watcher, tmp_path / name):
             assert len(read) == max(before, 1)
             (tmp_path / name).write_text(content)
         await asyncio.wait({trial.task for trial in trials._attempts.values()})

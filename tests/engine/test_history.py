@@ -9,7 +9,7 @@ from statuskit import NOW, OWNER, PLACE
 from structlog.testing import capture_logs
 from tasks import background
 from virtualtime import in_virtual_time
-from worldkit import STRANGER, written
+from worldkit import STRANGER, with_managed_fields
 
 from tensile.engine.history import (
     MAX_ENTRIES,
@@ -42,7 +42,7 @@ def entry(content: str, time: str = "2026-03-01T12:00:00Z") -> AcceptedText:
 
 def stored(*history: AcceptedText, owner: Owner = OWNER) -> Manifest:
     """Return the ConfigMap with a history, as an apiserver has it."""
-    made = written(marked_manifest(data_of(history), REF, owner, owner.upper))
+    made = with_managed_fields(marked_manifest(data_of(history), REF, owner, owner.upper))
     return {**made, "metadata": {**made["metadata"], "uid": "map-2", "resourceVersion": "5"}}
 
 
@@ -141,7 +141,7 @@ def test_the_history_of_a_topology_file_is_in_kube_system_under_the_topologys_na
     assert history_ref(file_place("demo")).path() == "/api/v1/namespaces/kube-system/configmaps/tensile-demo-history"
 
 
-class Upper(DryRunCluster):
+class CountingUpperCluster(DryRunCluster):
     """An upper cluster that counts writes, and can refuse them."""
 
     def __init__(self) -> None:
@@ -176,17 +176,17 @@ class Upper(DryRunCluster):
         return [one.content for one in (await read_records(self, OWNER.upper, PLACE)).history]
 
 
-def writer(upper: Upper, told: list[tuple[str, str]] | None = None) -> HistoryWriter:
+def writer(upper: CountingUpperCluster, reports: list[tuple[str, str]] | None = None) -> HistoryWriter:
     """Return a history writer that adds its Events to the given list."""
-    heard = [] if told is None else told
+    reports = [] if reports is None else reports
     return HistoryWriter(
-        upper, PLACE, OWNER.upper, emit_event=lambda reason, words: heard.append((reason, words)), now=lambda: NOW
+        upper, PLACE, OWNER.upper, emit_event=lambda reason, words: reports.append((reason, words)), now=lambda: NOW
     )
 
 
 async def test_each_active_topology_is_written_once() -> None:
     """Repeated reports and a second engine cause no further write."""
-    upper = Upper()
+    upper = CountingUpperCluster()
     for content in ("a: 1\n", "a: 1\n", "b: 1\n"):
         for _ in range(2):
             one = writer(upper)
@@ -198,7 +198,7 @@ async def test_each_active_topology_is_written_once() -> None:
 @in_virtual_time
 async def test_a_failed_write_is_retried() -> None:
     """A conflict is retried at once and an outage after a delay, and the outage is logged once."""
-    upper = Upper()
+    upper = CountingUpperCluster()
     upper.failures = [Conflict("other"), Unreachable("away"), Unreachable("away")]
     one = writer(upper)
     with capture_logs() as logs:
@@ -211,7 +211,7 @@ async def test_a_failed_write_is_retried() -> None:
 @in_virtual_time
 async def test_a_denied_write_is_retried_periodically() -> None:
     """The permission may be granted later; the denial is logged once."""
-    upper = Upper()
+    upper = CountingUpperCluster()
     upper.failures = [Denied("configmaps is forbidden") for _ in range(3)]
     one = writer(upper)
     with capture_logs() as logs:
@@ -223,12 +223,12 @@ async def test_a_denied_write_is_retried_periodically() -> None:
 
 async def test_a_history_config_map_of_another_owner_is_reported_and_not_changed() -> None:
     """It is logged once, and one Event is emitted."""
-    upper, told = Upper(), list[tuple[str, str]]()
+    upper, reports = CountingUpperCluster(), list[tuple[str, str]]()
     upper.place(CONFIG_MAP, {"metadata": {"name": REF.name, "namespace": REF.namespace}, "data": {"x": "y"}})
-    one = writer(upper, told)
+    one = writer(upper, reports)
     with capture_logs() as logs:
         one.keep(reading("a: 1\n"))
         assert [await one.write() for _ in range(2)] == [60.0, 60.0]
-    assert [reason for reason, _ in told] == ["HistoryNameConflict"]
+    assert [reason for reason, _ in reports] == ["HistoryNameConflict"]
     assert (len(logs), upper.tried) == (1, 0)
     assert orjson.loads(await upper.read(REF))["data"] == {"x": "y"}

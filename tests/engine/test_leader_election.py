@@ -21,7 +21,7 @@ SKEW = timedelta(hours=1)
 """Difference of the clocks of two engines: nothing may depend on it."""
 
 
-class Upper(FaultyCluster):
+class SlowUpperCluster(FaultyCluster):
     """An upper cluster with `takes` seconds for each write, and `thinks` seconds for each read.
 
     Reads are denied while it is `hidden`.
@@ -54,7 +54,7 @@ class Candidates:
     """An upper cluster in memory, and engines that try to become its leader."""
 
     def __init__(self) -> None:
-        self.upper = Upper(UPPER, ends_pods=False, now=lambda: BEGIN)
+        self.upper = SlowUpperCluster(UPPER, ends_pods=False, now=lambda: BEGIN)
         self.upper.place(NAMESPACE, {"metadata": {"name": REF.namespace}})
         self.engines = 0
 
@@ -86,31 +86,31 @@ class Candidates:
 @in_virtual_time
 async def test_the_first_engine_leads_at_once() -> None:
     """It creates the lease with the owner marks, its name, the times and the duration."""
-    ground = Candidates()
-    await ground.engine().acquire()
+    candidates = Candidates()
+    await candidates.engine().acquire()
     assert clock() == 0
-    spec = ground.lease["spec"]
-    assert (ground.holder, spec["leaseDurationSeconds"], spec["leaseTransitions"]) == ("engine-1", 15, 0)
+    spec = candidates.lease["spec"]
+    assert (candidates.holder, spec["leaseDurationSeconds"], spec["leaseTransitions"]) == ("engine-1", 15, 0)
     assert spec["acquireTime"] == spec["renewTime"] == "2026-03-01T13:00:00.000000Z"
-    assert metadata(ground.lease)["labels"]["tensile-kube.io/owner"] == OWNER.mark
+    assert metadata(candidates.lease)["labels"]["tensile-kube.io/owner"] == OWNER.mark
 
 
 @in_virtual_time
 async def test_a_second_engine_waits_while_the_lease_is_renewed() -> None:
     """It does so for an hour, whatever the two clocks show."""
-    ground = Candidates()
-    async with leading(ground.engine()):
+    candidates = Candidates()
+    async with leading(candidates.engine()):
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(3600):
-                await ground.engine().acquire()
-        assert ground.holder == "engine-1"
+                await candidates.engine().acquire()
+        assert candidates.holder == "engine-1"
 
 
 @in_virtual_time
 async def test_a_released_lease_is_acquired_at_the_next_attempt() -> None:
     """Another engine leads within two seconds, and the transition is counted."""
-    ground = Candidates()
-    first, second = ground.engine(), ground.engine()
+    candidates = Candidates()
+    first, second = candidates.engine(), candidates.engine()
     async with leading(first):
         waiting = asyncio.create_task(second.acquire())
         await asyncio.sleep(5)
@@ -118,41 +118,41 @@ async def test_a_released_lease_is_acquired_at_the_next_attempt() -> None:
     gone = clock()
     await waiting
     assert clock() - gone <= PACE.retry_period
-    assert (ground.holder, ground.lease["spec"]["leaseTransitions"]) == ("engine-2", 1)
+    assert (candidates.holder, candidates.lease["spec"]["leaseTransitions"]) == ("engine-2", 1)
     assert (first.leads, second.leads) == (False, True)
 
 
 @in_virtual_time
 async def test_a_lease_is_released_although_the_response_to_a_renewal_was_lost() -> None:
     """An engine that stops during a renewal knows an older resourceVersion than the present one."""
-    ground = Candidates()
-    engine = ground.engine()
+    candidates = Candidates()
+    engine = candidates.engine()
     async with leading(engine):
-        await ground.write({"spec": {"renewTime": "2026-03-01T13:00:01.000000Z"}})
+        await candidates.write({"spec": {"renewTime": "2026-03-01T13:00:01.000000Z"}})
     await engine.release_lease()
-    assert ground.holder == ""
+    assert candidates.holder == ""
 
 
 @in_virtual_time
 async def test_the_lease_of_a_dead_leader_is_acquired_once_it_has_expired() -> None:
     """It expires 15 seconds after the last observed renewal, and is acquired within two more seconds."""
-    ground = Candidates()
-    async with leading(ground.engine()):
-        waiting = asyncio.create_task(ground.engine().acquire())
+    candidates = Candidates()
+    async with leading(candidates.engine()):
+        waiting = asyncio.create_task(candidates.engine().acquire())
         await asyncio.sleep(5)
     gone = clock()
     await waiting
     assert PACE.lease_duration - PACE.retry_period <= clock() - gone <= PACE.lease_duration + PACE.retry_period
-    assert ground.holder == "engine-2"
+    assert candidates.holder == "engine-2"
 
 
 @in_virtual_time
 async def test_a_leader_that_cannot_renew_its_lease_stops_before_it_expires() -> None:
     """It stops ten seconds after its last renewal, so that five seconds remain for that."""
-    ground = Candidates()
-    async with leading(ground.engine()) as ended:
+    candidates = Candidates()
+    async with leading(candidates.engine()) as ended:
         await asyncio.sleep(20)
-        ground.upper.down = True
+        candidates.upper.is_down = True
         down = clock()
         why = await ended
         assert PACE.renew_deadline - PACE.retry_period <= clock() - down <= PACE.renew_deadline
@@ -163,10 +163,10 @@ async def test_a_leader_that_cannot_renew_its_lease_stops_before_it_expires() ->
 @in_virtual_time
 async def test_a_renewal_that_hangs_does_not_delay_the_loss_of_leadership() -> None:
     """The leader stops at the same time as if renewals were refused."""
-    ground = Candidates()
-    async with leading(ground.engine()) as ended:
+    candidates = Candidates()
+    async with leading(candidates.engine()) as ended:
         await asyncio.sleep(1)
-        ground.upper.takes = 3600
+        candidates.upper.takes = 3600
         await ended
         assert clock() == PACE.renew_deadline
 
@@ -174,11 +174,11 @@ async def test_a_renewal_that_hangs_does_not_delay_the_loss_of_leadership() -> N
 @in_virtual_time
 async def test_a_lease_is_valid_from_the_time_of_its_request() -> None:
     """Other engines observe the change as soon as it is written, however late the response is."""
-    ground = Candidates()
-    ground.upper.takes = 8
-    engine = ground.engine()
+    candidates = Candidates()
+    candidates.upper.takes = 8
+    engine = candidates.engine()
     await engine.acquire()
-    ground.upper.down = True
+    candidates.upper.is_down = True
     await engine.renew_until_lost()
     assert clock() == PACE.renew_deadline
 
@@ -186,11 +186,11 @@ async def test_a_lease_is_valid_from_the_time_of_its_request() -> None:
 @in_virtual_time
 async def test_a_short_outage_does_not_end_the_leadership() -> None:
     """A failed renewal is retried two seconds later."""
-    ground = Candidates()
-    async with leading(ground.engine()) as ended:
-        ground.upper.down = True
+    candidates = Candidates()
+    async with leading(candidates.engine()) as ended:
+        candidates.upper.is_down = True
         await asyncio.sleep(7)
-        ground.upper.down = False
+        candidates.upper.is_down = False
         await asyncio.sleep(60)
         assert not ended.done()
 
@@ -198,80 +198,80 @@ async def test_a_short_outage_does_not_end_the_leadership() -> None:
 @in_virtual_time
 async def test_one_renewal_that_hangs_does_not_end_the_leadership() -> None:
     """It times out early enough for further attempts."""
-    ground = Candidates()
-    async with leading(ground.engine()) as ended:
+    candidates = Candidates()
+    async with leading(candidates.engine()) as ended:
         await asyncio.sleep(1)
-        ground.upper.takes = 3600
+        candidates.upper.takes = 3600
         await asyncio.sleep(3)
-        ground.upper.takes = 0.0
+        candidates.upper.takes = 0.0
         await asyncio.sleep(60)
         assert not ended.done()
-        assert ground.holder == "engine-1"
+        assert candidates.holder == "engine-1"
 
 
 @in_virtual_time
 async def test_an_engine_that_stops_before_its_acquisition_is_confirmed_releases_the_lease() -> None:
     """Its write may have succeeded, and other engines would have to wait until that lease expires."""
-    ground = Candidates()
-    ground.upper.takes = 5
-    engine = ground.engine()
+    candidates = Candidates()
+    candidates.upper.takes = 5
+    engine = candidates.engine()
     winning = asyncio.create_task(engine.acquire())
     await asyncio.sleep(1)
     winning.cancel()
     await asyncio.gather(winning, return_exceptions=True)
-    assert ground.holder == "engine-1"
-    ground.upper.takes = 0.0
+    assert candidates.holder == "engine-1"
+    candidates.upper.takes = 0.0
     await engine.release_lease()
-    assert ground.holder == ""
+    assert candidates.holder == ""
 
 
 @in_virtual_time
 async def test_an_engine_that_stops_during_an_acquisition_keeps_the_lease_of_another_holder() -> None:
     """Another engine has acquired the lease since, so it is not released."""
-    ground = Candidates()
-    ground.upper.takes = 5
-    engine = ground.engine()
+    candidates = Candidates()
+    candidates.upper.takes = 5
+    engine = candidates.engine()
     winning = asyncio.create_task(engine.acquire())
     await asyncio.sleep(1)
     winning.cancel()
     await asyncio.gather(winning, return_exceptions=True)
-    await ground.write({"spec": {"holderIdentity": "another"}})
+    await candidates.write({"spec": {"holderIdentity": "another"}})
     await engine.release_lease()
-    assert ground.holder == "another"
+    assert candidates.holder == "another"
 
 
 @in_virtual_time
 async def test_a_leader_stops_if_another_engine_holds_its_lease() -> None:
     """An engine that was paused learns this at its next renewal, reports the holder and does not release the lease."""
-    ground = Candidates()
-    engine = ground.engine()
+    candidates = Candidates()
+    engine = candidates.engine()
     async with leading(engine) as ended:
-        await ground.write({"spec": {"holderIdentity": "another"}})
+        await candidates.write({"spec": {"holderIdentity": "another"}})
         assert await ended == "another holds the lease"
     assert not engine.leads
     assert clock() <= PACE.retry_period
     await engine.release_lease()
-    assert ground.holder == "another"
+    assert candidates.holder == "another"
 
 
 @in_virtual_time
 async def test_another_change_of_the_lease_does_not_end_the_leadership() -> None:
     """A label that another client adds only makes one renewal fail."""
-    ground = Candidates()
-    async with leading(ground.engine()) as ended:
-        await ground.write({"metadata": {"uid": uid(ground.lease), "labels": {"a": "b"}}})
+    candidates = Candidates()
+    async with leading(candidates.engine()) as ended:
+        await candidates.write({"metadata": {"uid": uid(candidates.lease), "labels": {"a": "b"}}})
         await asyncio.sleep(61)
         assert not ended.done()
-    assert metadata(ground.lease)["labels"]["a"] == "b"
-    assert ground.lease["spec"]["renewTime"] == "2026-03-01T13:01:00.000000Z"
+    assert metadata(candidates.lease)["labels"]["a"] == "b"
+    assert candidates.lease["spec"]["renewTime"] == "2026-03-01T13:01:00.000000Z"
 
 
 @in_virtual_time
 async def test_a_deleted_lease_ends_the_leadership() -> None:
     """Another engine may have created it and lost it again since, which cannot be known."""
-    ground = Candidates()
-    async with leading(ground.engine()) as ended:
-        await ground.upper.delete(REF, uid=uid(ground.lease))
+    candidates = Candidates()
+    async with leading(candidates.engine()) as ended:
+        await candidates.upper.delete(REF, uid=uid(candidates.lease))
         assert await ended == "no engine holds the lease"
 
 
@@ -290,13 +290,13 @@ FORGED = {
 @in_virtual_time
 async def test_no_forged_lease_makes_two_engines_lead(spec: Manifest) -> None:
     """The forged value is written every half a second beside a leader and an engine that waits."""
-    ground = Candidates()
-    async with leading(ground.engine()) as ended:
+    candidates = Candidates()
+    async with leading(candidates.engine()) as ended:
         await asyncio.sleep(PACE.retry_period / 2)
-        second = ground.engine()
+        second = candidates.engine()
         waiting = asyncio.create_task(second.acquire())
         for _ in range(100):
-            await ground.write({"spec": spec})
+            await candidates.write({"spec": spec})
             await asyncio.sleep(0.5)
             assert ended.done() or not second.leads
         waiting.cancel()
@@ -306,39 +306,39 @@ async def test_no_forged_lease_makes_two_engines_lead(spec: Manifest) -> None:
 @in_virtual_time
 async def test_no_forged_lease_prevents_its_acquisition(spec: Manifest) -> None:
     """The lease of a dead leader is acquired within about a minute by a write that the API accepts."""
-    ground = Candidates()
-    async with leading(ground.engine()):
-        await ground.write({"spec": spec})
-    waiting = asyncio.create_task(ground.engine().acquire())
+    candidates = Candidates()
+    async with leading(candidates.engine()):
+        await candidates.write({"spec": spec})
+    waiting = asyncio.create_task(candidates.engine().acquire())
     async with asyncio.timeout(62):
         await waiting
-    assert ground.holder == "engine-2"
-    assert ground.lease["spec"]["leaseTransitions"] < 1 << 31
+    assert candidates.holder == "engine-2"
+    assert candidates.lease["spec"]["leaseTransitions"] < 1 << 31
 
 
 @in_virtual_time
 async def test_a_deleted_lease_is_not_created_again_before_it_would_have_expired() -> None:
     """Its former holder leads until its next renewal, which can be slow."""
-    ground = Candidates()
-    ground.upper.takes = 3
-    async with leading(ground.engine()) as ended:
-        second = ground.engine()
+    candidates = Candidates()
+    candidates.upper.takes = 3
+    async with leading(candidates.engine()) as ended:
+        second = candidates.engine()
         waiting = asyncio.create_task(second.acquire())
         await asyncio.sleep(5)
-        await ground.upper.delete(REF, uid=uid(ground.lease))
+        await candidates.upper.delete(REF, uid=uid(candidates.lease))
         gone = clock()
         await ended
         assert not second.leads
         await waiting
-    assert PACE.lease_duration <= clock() - gone <= PACE.lease_duration + 2 * PACE.retry_period + ground.upper.takes
-    assert ground.holder == "engine-2"
+    assert PACE.lease_duration <= clock() - gone <= PACE.lease_duration + 2 * PACE.retry_period + candidates.upper.takes
+    assert candidates.holder == "engine-2"
 
 
 @in_virtual_time
 async def test_one_of_two_engines_that_start_at_once_leads() -> None:
     """The other one finds the lease created or changed, and waits."""
-    ground = Candidates()
-    engines = [ground.engine(), ground.engine()]
+    candidates = Candidates()
+    engines = [candidates.engine(), candidates.engine()]
     tasks = [asyncio.create_task(engine.acquire()) for engine in engines]
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     assert [engine.leads for engine in engines].count(True) == 1
@@ -349,40 +349,40 @@ async def test_one_of_two_engines_that_start_at_once_leads() -> None:
 @in_virtual_time
 async def test_a_lease_of_another_owner_is_not_changed(capsys: pytest.CaptureFixture[str]) -> None:
     """The engine waits even if it has no holder, and logs the remedy once."""
-    ground = Candidates()
-    ground.upper.place(LEASE, {"metadata": {"namespace": REF.namespace, "name": REF.name}, "spec": {}})
-    ground.upper.writes.clear()
+    candidates = Candidates()
+    candidates.upper.place(LEASE, {"metadata": {"namespace": REF.namespace, "name": REF.name}, "spec": {}})
+    candidates.upper.writes.clear()
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(60):
-            await ground.engine().acquire()
-    assert not ground.upper.writes
-    said = capsys.readouterr().out
-    assert said.count("belongs to another owner and is left unchanged: delete it, or rename the topology") == 1
+            await candidates.engine().acquire()
+    assert not candidates.upper.writes
+    output = capsys.readouterr().out
+    assert output.count("belongs to another owner and is left unchanged: delete it, or rename the topology") == 1
 
 
 @in_virtual_time
 async def test_a_missing_permission_for_the_lease_is_logged_once(capsys: pytest.CaptureFixture[str]) -> None:
     """It is a warning, because the engine cannot lead until the permission is granted."""
-    ground = Candidates()
-    ground.upper.denied["create", LEASE.name] = "leases is forbidden"
+    candidates = Candidates()
+    candidates.upper.denied["create", LEASE.name] = "leases is forbidden"
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(60):
-            await ground.engine().acquire()
-    said = [line for line in capsys.readouterr().out.splitlines() if "waiting to become leader" in line]
-    assert len(said) == 1
-    assert "warning" in said[0]
-    assert "leases is forbidden" in said[0]
+            await candidates.engine().acquire()
+    log_lines = [line for line in capsys.readouterr().out.splitlines() if "waiting to become leader" in line]
+    assert len(log_lines) == 1
+    assert "warning" in log_lines[0]
+    assert "leases is forbidden" in log_lines[0]
 
 
 @in_virtual_time
 async def test_an_engine_waits_for_an_unreachable_upper_cluster() -> None:
     """It leads within two seconds after the cluster responds."""
-    ground = Candidates()
-    ground.upper.down = True
-    waiting = asyncio.create_task(ground.engine().acquire())
+    candidates = Candidates()
+    candidates.upper.is_down = True
+    waiting = asyncio.create_task(candidates.engine().acquire())
     await asyncio.sleep(60)
     assert not waiting.done()
-    ground.upper.down = False
+    candidates.upper.is_down = False
     await waiting
     assert clock() <= 62
 
@@ -390,14 +390,14 @@ async def test_an_engine_waits_for_an_unreachable_upper_cluster() -> None:
 @in_virtual_time
 async def test_an_engine_that_never_led_does_not_release_the_lease() -> None:
     """An engine that stops while it waits leaves the lease unchanged."""
-    ground = Candidates()
-    async with leading(ground.engine()):
-        second = ground.engine()
+    candidates = Candidates()
+    async with leading(candidates.engine()):
+        second = candidates.engine()
         waiting = asyncio.create_task(second.acquire())
         await asyncio.sleep(5)
         waiting.cancel()
         await second.release_lease()
-        assert ground.holder == "engine-1"
+        assert candidates.holder == "engine-1"
 
 
 def test_a_new_lease_has_the_owner_marks() -> None:
@@ -435,16 +435,16 @@ def test_kept_by_returns_the_holder_of_a_lease_that_has_not_expired(spec: Manife
 @in_virtual_time
 async def test_an_engine_without_leader_election_warns_of_a_leader(capsys: pytest.CaptureFixture[str]) -> None:
     """The warning has the leader, the lease and the remedy; an expired or released lease causes none."""
-    ground = Candidates()
-    engine = ground.engine()
+    candidates = Candidates()
+    engine = candidates.engine()
     await engine.acquire()
-    await warn_of_leader(ground.upper, REF, BEGIN + SKEW)
-    (said,) = [line for line in capsys.readouterr().out.splitlines() if "leads this topology" in line]
-    for words in ("warning", "engine-1", "kube-system/tensile-demo", "run both with --leader-elect"):
-        assert words in said
-    await warn_of_leader(ground.upper, REF, BEGIN + SKEW + timedelta(seconds=PACE.lease_duration))
+    await warn_of_leader(candidates.upper, REF, BEGIN + SKEW)
+    (log_line,) = [line for line in capsys.readouterr().out.splitlines() if "leads this topology" in line]
+    for message in ("warning", "engine-1", "kube-system/tensile-demo", "run both with --leader-elect"):
+        assert message in log_line
+    await warn_of_leader(candidates.upper, REF, BEGIN + SKEW + timedelta(seconds=PACE.lease_duration))
     await engine.release_lease()
-    await warn_of_leader(ground.upper, REF, BEGIN + SKEW)
+    await warn_of_leader(candidates.upper, REF, BEGIN + SKEW)
     assert "leads this topology" not in capsys.readouterr().out
 
 
@@ -453,12 +453,12 @@ async def test_an_engine_without_leader_election_continues_if_the_lease_cannot_b
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The lease can be missing, forbidden or slow to read; none of these is logged."""
-    ground = Candidates()
-    await warn_of_leader(ground.upper, REF, BEGIN)
-    await ground.engine().acquire()
+    candidates = Candidates()
+    await warn_of_leader(candidates.upper, REF, BEGIN)
+    await candidates.engine().acquire()
     capsys.readouterr()
-    ground.upper.hidden = True
-    await warn_of_leader(ground.upper, REF, BEGIN)
-    ground.upper.thinks = 3600
-    await warn_of_leader(ground.upper, REF, BEGIN)
+    candidates.upper.hidden = True
+    await warn_of_leader(candidates.upper, REF, BEGIN)
+    candidates.upper.thinks = 3600
+    await warn_of_leader(candidates.upper, REF, BEGIN)
     assert (capsys.readouterr().out, clock()) == ("", 2.0)

@@ -20,7 +20,7 @@ LOOK, PARTING = 30.0, 1.0
 APP = {"app.kubernetes.io/name": "tensile"}
 
 
-class Upper(FaultyCluster):
+class StuckUpperCluster(FaultyCluster):
     """An upper cluster that can stop responding to writes.
 
     Pods can be `replaced` as soon as they were read, or `touched`: another client writes to them as soon as they were
@@ -71,9 +71,9 @@ def pod(name: str, leads: str = "", number: str = "1") -> Manifest:
     return {"metadata": meta, "spec": {"containers": [{"name": "engine", "image": "tensile"}]}}
 
 
-def ground(*pods: Manifest) -> Upper:
+def ground(*pods: Manifest) -> StuckUpperCluster:
     """Return an upper cluster with these pods."""
-    upper = Upper()
+    upper = StuckUpperCluster()
     upper.place(NAMESPACE, {"metadata": {"name": NAMESPACE_OF_ALL}})
     for one in pods:
         upper.place(POD, one)
@@ -198,13 +198,13 @@ async def test_a_denied_label_is_logged_once_and_retried(capsys: pytest.CaptureF
         upper.denied.clear()
         await asyncio.sleep(LOOK)
         assert leaders(upper) == ["a"]
-    said = [
+    log_lines = [
         line
         for line in capsys.readouterr().out.splitlines()
         if "Services that select the leader do not reach it" in line
     ]
-    assert len(said) == 1
-    assert "pods is forbidden" in said[0]
+    assert len(log_lines) == 1
+    assert "pods is forbidden" in log_lines[0]
 
 
 @in_virtual_time

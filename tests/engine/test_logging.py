@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import structlog
-from clikit import logging_kept
+from clikit import restored_logging
 
 from tensile.engine.logging import configure
 from tensile.errors import TensileError, described, raised_at
@@ -31,7 +31,7 @@ class Terminal(io.StringIO):
 @pytest.fixture(autouse=True)
 def _as_before() -> Iterator[None]:
     """Restore the logging configuration after each test."""
-    with logging_kept():
+    with restored_logging():
         yield
 
 
@@ -99,7 +99,7 @@ def test_json_has_no_color_on_a_terminal() -> None:
 
 
 @pytest.mark.parametrize(
-    ("level", "told"),
+    ("level", "levels"),
     [
         ("debug", ["debug", "info", "warning", "error"]),
         ("info", ["info", "warning", "error"]),
@@ -107,13 +107,13 @@ def test_json_has_no_color_on_a_terminal() -> None:
         ("error", ["error"]),
     ],
 )
-def test_a_level_only_logs_lines_of_at_least_its_severity(level: str, told: list[str], stream: io.StringIO) -> None:
+def test_a_level_only_logs_lines_of_at_least_its_severity(level: str, levels: list[str], stream: io.StringIO) -> None:
     """The names of the levels are those of the command line."""
     configure(level, "json", stream)
     log = structlog.get_logger("tensile.x")
     for tell in (log.debug, log.info, log.warning, log.error):
         tell("so")
-    assert [entry["level"] for entry in logged(stream)] == told
+    assert [entry["level"] for entry in logged(stream)] == levels
 
 
 @pytest.mark.parametrize(("level", "form"), [("loud", "json"), ("info", "xml")])

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-from papers import kubeconfig
-from worldkit import thing
+from certkit import kubeconfig
+from worldkit import make_object
 
 from tensile.engine.lower import ClusterAccess, placeholder_spec
 from tensile.errors import AccessError
@@ -14,7 +14,7 @@ from tensile.topology import Upper
 
 def node(name: str = "edge-1", **annotations: str) -> Manifest:
     """Return a Node of this topology that no entry of the topology declares."""
-    return thing("Node", name, "", annotations=annotations)
+    return make_object("Node", name, "", annotations=annotations)
 
 
 def test_a_left_behind_node_gets_a_lower_with_a_name_that_no_file_can_have() -> None:
@@ -41,10 +41,10 @@ def test_the_default_namespace_is_that_of_the_kubeconfig_context_in_use(tmp_path
         {"name": name, "context": {"cluster": "there", "user": "me", "namespace": name}} for name in ("here", "far")
     ]
     (tmp_path / "upper").write_text(kubeconfig({"token": "none"}, contexts=contexts))
-    ways = ClusterAccess(tmp_path)
-    assert ways.upper_namespace(Upper(kubeconfig="upper")) == "here"
-    assert ways.upper_namespace(Upper(kubeconfig="upper", context="far")) == "far"
-    assert ways._replace(upper_kubeconfig="upper", upper_context="far").upper_namespace(Upper()) == "far"
-    assert ways.upper_namespace(Upper()) == ""
+    cluster_access = ClusterAccess(tmp_path)
+    assert cluster_access.upper_namespace(Upper(kubeconfig="upper")) == "here"
+    assert cluster_access.upper_namespace(Upper(kubeconfig="upper", context="far")) == "far"
+    assert cluster_access._replace(upper_kubeconfig="upper", upper_context="far").upper_namespace(Upper()) == "far"
+    assert cluster_access.upper_namespace(Upper()) == ""
     with pytest.raises(AccessError, match=r"^upper: .*/gone: cannot be read"):
-        ways.upper_namespace(Upper(kubeconfig="gone"))
+        cluster_access.upper_namespace(Upper(kubeconfig="gone"))

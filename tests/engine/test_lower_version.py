@@ -7,10 +7,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from answering import Answering
+from answering import FakeCluster
 from scripted import access_to
 from virtualtime import clock, in_virtual_time
-from worldkit import NOW, A, world
+from worldkit import NOW, A, make_world
 
 from tensile.engine.lower import ClusterAccess, LowerConnection
 from tensile.errors import ClusterError, Unreachable
@@ -19,7 +19,7 @@ from tensile.objects import UPPER
 INTERVAL = 300.0
 
 
-class Versioned(Answering):
+class VersionedCluster(FakeCluster):
     """A cluster with a version, that records when the version is requested."""
 
     def __init__(self) -> None:
@@ -52,19 +52,19 @@ class OpenFleet(dict[str, Any]):
 
 
 @asynccontextmanager
-async def joined(cluster: Versioned) -> AsyncIterator[tuple[LowerConnection, list[float]]]:
+async def joined(cluster: VersionedCluster) -> AsyncIterator[tuple[LowerConnection, list[float]]]:
     """Connect an engine to a lower cluster, and yield the lower and the times at which it was enqueued."""
     opened = SimpleNamespace(cluster=cluster, identity="uid", is_identified=True, health=None)
-    fleet, woken = OpenFleet({A: opened, UPPER: SimpleNamespace(cluster=Answering(UPPER))}), list[float]()
-    here = world(f"name: {A}")
+    fleet, woken = OpenFleet({A: opened, UPPER: SimpleNamespace(cluster=FakeCluster(UPPER))}), list[float]()
+    world = make_world(f"name: {A}")
     lower = LowerConnection(
-        here,
+        world,
         fleet,  # type: ignore[arg-type]
         ClusterAccess(Path()),
         lambda: NOW,
         lambda _name: woken.append(clock()),
     )
-    lower.begin(here.topology.lowers[0], engine="engine-1")
+    lower.begin(world.topology.lowers[0], engine="engine-1")
     try:
         yield lower, woken
     finally:
@@ -74,7 +74,7 @@ async def joined(cluster: Versioned) -> AsyncIterator[tuple[LowerConnection, lis
 @in_virtual_time
 async def test_the_version_of_a_lower_is_read_every_five_minutes() -> None:
     """An upgrade enqueues the lower, whose Node shows the version; an unchanged version does not."""
-    cluster = Versioned()
+    cluster = VersionedCluster()
     async with joined(cluster) as (connection, woken):
         await asyncio.sleep(INTERVAL + 1)
         assert (connection.lower.version, cluster.read_at, woken) == ("v1.35.4", [0.0, INTERVAL], [0.0])
@@ -87,7 +87,7 @@ async def test_the_version_of_a_lower_is_read_every_five_minutes() -> None:
 @in_virtual_time
 async def test_a_version_that_cannot_be_read_is_kept_until_the_next_request() -> None:
     """The cluster may be restarting for its upgrade."""
-    cluster = Versioned()
+    cluster = VersionedCluster()
     async with joined(cluster) as (connection, woken):
         await asyncio.sleep(1)
         cluster.release, cluster.error = "v1.36.3", Unreachable("away")

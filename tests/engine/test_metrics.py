@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 from prometheus_client import REGISTRY
 from prometheus_client.parser import text_string_to_metric_families
-from worldkit import A, world
+from worldkit import A, make_world
 
 import tensile
 from tensile.engine.metrics import MetricReadings, Metrics, blocked
@@ -143,10 +143,10 @@ def test_a_scrape_succeeds_without_readings(metrics: Metrics) -> None:
 
 def test_blocked_objects_with_foreign_reasons_are_counted_as_other() -> None:
     """A webhook of a lower cluster can return any reason, and Prometheus would keep a series for each."""
-    here = world()
-    here.problems = {Key("pod", A, "shop", f"web-{n}"): ForeignProblem(f"Policy{n}", "no") for n in range(3)}
-    here.problems[Key("pod", A, "shop", "web")] = Problem("Forbidden", "no")
-    assert Counter(blocked(here)) == {(A, "Other"): 3, (A, "Forbidden"): 1}
+    world = make_world()
+    world.problems = {Key("pod", A, "shop", f"web-{n}"): ForeignProblem(f"Policy{n}", "no") for n in range(3)}
+    world.problems[Key("pod", A, "shop", "web")] = Problem("Forbidden", "no")
+    assert Counter(blocked(world)) == {(A, "Other"): 3, (A, "Forbidden"): 1}
 
 
 def test_label_values_are_escaped(metrics: Metrics) -> None:
@@ -185,8 +185,8 @@ def test_histogram_buckets_are_cumulative(metrics: Metrics) -> None:
 
 def test_work_queues_have_the_metrics_of_client_go(metrics: Metrics) -> None:
     """They have the same names, and the queue as label."""
-    told = queue(2, adds=7, retries=3, queued=timed(0.2), worked=timed(0.3, 0.4), unfinished=1.5, longest=1.0)
-    metrics.readings = MetricReadings(queues=lambda: {"a": told}, reconciled=lambda: {"pod": timed(0.3)})
+    queue_metrics = queue(2, adds=7, retries=3, queued=timed(0.2), worked=timed(0.3, 0.4), unfinished=1.5, longest=1.0)
+    metrics.readings = MetricReadings(queues=lambda: {"a": queue_metrics}, reconciled=lambda: {"pod": timed(0.3)})
     found = scraped(metrics)
     values = {
         "workqueue_depth": 2,

@@ -2,7 +2,7 @@
 
 from copy import deepcopy
 
-from worldkit import A, put, raised, world
+from worldkit import A, add_virtual_node, make_world, put
 
 from tensile.engine.observer import LogLine, new_lines, report_of, stopped
 from tensile.names import OWNER
@@ -84,14 +84,14 @@ def node_of(found: World) -> Manifest:
 
 def test_virtual_nodes_of_other_owners_are_not_ready_in_the_copied_world() -> None:
     """Nodes of this topology are unchanged, and so is the original world."""
-    here = world()
-    raised(here)
-    assert is_kept_alive(node_of(stopped(here)))
-    foreign = node_of(here)
+    world = make_world()
+    add_virtual_node(world)
+    assert is_kept_alive(node_of(stopped(world)))
+    foreign = node_of(world)
     del foreign["metadata"]["labels"][OWNER]
-    put(here.upper.nodes, foreign)
-    found = stopped(here)
+    put(world.upper.nodes, foreign)
+    found = stopped(world)
     assert not is_kept_alive(node_of(found))
     assert labels(node_of(found)) == labels(foreign)
     assert found.upper.nodes.synced
-    assert is_kept_alive(node_of(here))
+    assert is_kept_alive(node_of(world))

@@ -31,7 +31,7 @@ NODE_KEY = Key("node", "lower-a", "", "lower-a")
 CREATE = Step("create", Ref("lower-a", POD, "default", "web"), "is bound to lower-a", body={"kind": "Pod"})
 
 
-class Reader:
+class ObserverLogReader:
     """An observer with a captured log and a clock that the test sets."""
 
     def __init__(self) -> None:
@@ -59,9 +59,9 @@ class Reader:
 
 
 @pytest.fixture
-def reader() -> Reader:
+def reader() -> ObserverLogReader:
     """Return an observer whose log can be read."""
-    return Reader()
+    return ObserverLogReader()
 
 
 def decide(message: str) -> None:
@@ -76,7 +76,7 @@ def defect(message: str = "no such thing") -> ValueError:
     return caught.value
 
 
-def test_a_step_is_logged_as_one_line(reader: Reader) -> None:
+def test_a_step_is_logged_as_one_line(reader: ObserverLogReader) -> None:
     """The line has the action, the cluster, the object and the reason."""
     reader.narration.on_step(KEY, CREATE, None)
     fields = {"cluster": "lower-a", "object": "default/web", "because": "is bound to lower-a"}
@@ -84,7 +84,9 @@ def test_a_step_is_logged_as_one_line(reader: Reader) -> None:
 
 
 @pytest.mark.parametrize(("error", "count"), [(None, 1), (Throttled("a budget forbids it"), 0)])
-def test_an_eviction_is_only_counted_if_it_succeeds(reader: Reader, error: ClusterError | None, count: int) -> None:
+def test_an_eviction_is_only_counted_if_it_succeeds(
+    reader: ObserverLogReader, error: ClusterError | None, count: int
+) -> None:
     """The labels are the lower that the pod leaves, and the cause."""
     step = Step("delete", Ref("", POD, "default", "web"), "is drained", subresource="eviction", cause="drained")
     reader.narration.on_step(KEY, step, error)
@@ -92,7 +94,7 @@ def test_an_eviction_is_only_counted_if_it_succeeds(reader: Reader, error: Clust
     assert reader.counted('tensile_evictions_total{lower="lower-a",reason="drained"}') == count
 
 
-def test_an_object_without_a_namespace_is_logged_by_its_name_alone(reader: Reader) -> None:
+def test_an_object_without_a_namespace_is_logged_by_its_name_alone(reader: ObserverLogReader) -> None:
     """The upper cluster, which has no name, is logged as upper."""
     reader.narration.on_step(NODE_KEY, Step("create", Ref("", NODE, "", "lower-a"), "is in the topology"), None)
     assert reader.read() == [
@@ -100,19 +102,19 @@ def test_an_object_without_a_namespace_is_logged_by_its_name_alone(reader: Reade
     ]
 
 
-def test_a_change_is_logged_with_its_fields_and_without_values(reader: Reader) -> None:
+def test_a_change_is_logged_with_its_fields_and_without_values(reader: ObserverLogReader) -> None:
     """A Secret for example must not be readable in the log."""
     operations = ({"op": "replace", "path": "/data/password", "value": "aHVudGVyMg=="},)
     ref = Ref("lower-a", SECRET, "default", "db")
     step = Step("patch", ref, "differs", patch=Patch("json-patch", list(operations)), operations=operations)
     reader.narration.on_step(KEY, step, None)
-    ((level, words, fields),) = reader.read()
-    assert (level, words) == ("info", "Secret changed")
+    ((level, message, fields),) = reader.read()
+    assert (level, message) == ("info", "Secret changed")
     assert fields["fields"] == ["data.password"]
     assert "aHVudGVyMg" not in repr(fields)
 
 
-def test_a_change_of_many_fields_is_logged_with_the_first_eight(reader: Reader) -> None:
+def test_a_change_of_many_fields_is_logged_with_the_first_eight(reader: ObserverLogReader) -> None:
     """Eight fields are enough to recognize the change."""
     operations = tuple({"op": "add", "path": f"/data/k{number}", "value": "v"} for number in range(9))
     step = Step("patch", Ref("lower-a", CONFIG_MAP, "default", "c"), "differs", operations=operations)
@@ -121,13 +123,15 @@ def test_a_change_of_many_fields_is_logged_with_the_first_eight(reader: Reader) 
     assert fields["fields"] == [*(f"data.k{number}" for number in range(8)), "..."]
 
 
-@pytest.mark.parametrize("asked", [True, False])
-def test_a_deletion_that_was_not_requested_is_marked_in_the_log(reader: Reader, *, asked: bool) -> None:
+@pytest.mark.parametrize("is_requested", [True, False])
+def test_a_deletion_that_was_not_requested_is_marked_in_the_log(
+    reader: ObserverLogReader, *, is_requested: bool
+) -> None:
     """The guard limits such deletions."""
-    reader.narration.on_step(KEY, Step("delete", CREATE.ref, "has no upper pod", uid="u", requested=asked), None)
-    ((level, words, fields),) = reader.read()
-    assert (level, words) == ("info", "Pod deleted")
-    assert fields.get("unrequested", False) is not asked
+    reader.narration.on_step(KEY, Step("delete", CREATE.ref, "has no upper pod", uid="u", requested=is_requested), None)
+    ((level, message, fields),) = reader.read()
+    assert (level, message) == ("info", "Pod deleted")
+    assert fields.get("unrequested", False) is not is_requested
 
 
 @pytest.mark.parametrize(
@@ -137,14 +141,14 @@ def test_a_deletion_that_was_not_requested_is_marked_in_the_log(reader: Reader, 
         Step("confirm", Ref("lower-a", POD, "default", "web"), "may be gone"),
     ],
 )
-def test_steps_that_no_plan_contains_are_logged_at_level_debug(reader: Reader, step: Step) -> None:
+def test_steps_that_no_plan_contains_are_logged_at_level_debug(reader: ObserverLogReader, step: Step) -> None:
     """These are status updates and confirming reads."""
     reader.narration.on_step(KEY, step, None)
     assert reader.levels() == ["debug"]
 
 
 @pytest.mark.parametrize("error", [Conflict("x"), AlreadyExists("x"), NotFound("x"), Throttled("x"), Denied("x")])
-def test_errors_that_the_loop_handles_are_logged_at_level_debug(reader: Reader, error: ClusterError) -> None:
+def test_errors_that_the_loop_handles_are_logged_at_level_debug(reader: ObserverLogReader, error: ClusterError) -> None:
     """A denial is logged with its key, and the others only cause another reconciliation."""
     reader.narration.on_step(KEY, CREATE, error)
     assert reader.levels() == ["debug"]
@@ -152,17 +156,17 @@ def test_errors_that_the_loop_handles_are_logged_at_level_debug(reader: Reader, 
 
 @pytest.mark.parametrize("kind", [Unreachable, Unauthorized, Expired, ClusterError])
 def test_an_error_that_is_not_reported_elsewhere_is_logged_as_a_warning(
-    reader: Reader, kind: type[ClusterError]
+    reader: ObserverLogReader, kind: type[ClusterError]
 ) -> None:
     """It has the cluster, the attempted action and the message."""
     error = kind("boom", cluster="lower-a", doing="create Pod default/web")
     reader.narration.on_step(KEY, CREATE, error)
-    ((level, words, fields),) = reader.read()
-    assert (level, words) == ("warning", "step failed")
+    ((level, message, fields),) = reader.read()
+    assert (level, message) == ("warning", "step failed")
     assert fields == {"rule": "pod", "error": f"lower-a: create Pod default/web: {kind.title}: boom"}
 
 
-def test_repeated_errors_of_a_cluster_are_logged_once_per_interval(reader: Reader) -> None:
+def test_repeated_errors_of_a_cluster_are_logged_once_per_interval(reader: ObserverLogReader) -> None:
     """The next warning has their number; another cluster and another type of error are logged separately."""
     for _ in range(1000):
         reader.narration.on_step(KEY, CREATE, Unreachable("boom"))
@@ -180,7 +184,7 @@ def test_repeated_errors_of_a_cluster_are_logged_once_per_interval(reader: Reade
     assert (level, fields["more_since"]) == ("warning", 1000)
 
 
-def test_a_blocked_key_is_logged_once_per_interval_and_reason(reader: Reader) -> None:
+def test_a_blocked_key_is_logged_once_per_interval_and_reason(reader: ObserverLogReader) -> None:
     """The message can vary each time; another reason and another key are logged at once."""
     for number in range(100):
         reader.narration.on_blocked(KEY, Problem("Forbidden", f"no {number}"))
@@ -190,7 +194,7 @@ def test_a_blocked_key_is_logged_once_per_interval_and_reason(reader: Reader) ->
     assert reader.levels() == ["warning", "warning"]
 
 
-def test_a_blocked_key_is_logged_as_a_warning(reader: Reader) -> None:
+def test_a_blocked_key_is_logged_as_a_warning(reader: ObserverLogReader) -> None:
     """It has the reason and the message that users see on the pod."""
     reader.narration.on_blocked(KEY, Problem("Forbidden", 'pods "web" is forbidden: exceeded quota'))
     assert reader.read() == [
@@ -208,16 +212,16 @@ def test_a_blocked_key_is_logged_as_a_warning(reader: Reader) -> None:
     ]
 
 
-def test_an_exception_in_a_rule_is_logged_as_an_error_with_its_key(reader: Reader) -> None:
+def test_an_exception_in_a_rule_is_logged_as_an_error_with_its_key(reader: ObserverLogReader) -> None:
     """The exception is passed on, so that the log can add its type, its message and its source line."""
     error = defect()
     reader.narration.on_unexpected_error(NODE_KEY, error)
-    ((level, words, fields),) = reader.read()
-    assert (level, words) == ("error", "a rule failed (bug, please report)")
+    ((level, message, fields),) = reader.read()
+    assert (level, message) == ("error", "a rule failed (bug, please report)")
     assert fields == {"lower": "lower-a", "rule": "node", "object": "lower-a", "exc_info": error}
 
 
-def test_an_exception_that_affects_many_keys_is_logged_once_per_interval(reader: Reader) -> None:
+def test_an_exception_that_affects_many_keys_is_logged_once_per_interval(reader: ObserverLogReader) -> None:
     """Its message does not matter; an exception of another source line is logged separately."""
     for number in range(50):
         reader.narration.on_unexpected_error(KEY._replace(name=f"web-{number}"), defect(f"no pod {number}"))
@@ -231,7 +235,7 @@ def results() -> Iterator[ClusterError | None]:
     yield from (None, None, Denied("x"), Unreachable("x"))
 
 
-def test_every_step_is_counted_whether_it_is_logged_or_not(reader: Reader) -> None:
+def test_every_step_is_counted_whether_it_is_logged_or_not(reader: ObserverLogReader) -> None:
     """The labels are cluster, verb, kind and result."""
     for error in results():
         reader.narration.on_step(KEY, CREATE, error)

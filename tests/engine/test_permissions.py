@@ -33,12 +33,12 @@ def verbs(rights: list[Permission], resource: str, group: str = "") -> set[str]:
     return {verb for one in rights if (one.resource, one.group) == (resource, group) for verb in one.verbs}
 
 
-def above(**fields: Any) -> list[Permission]:
+def upper_permissions(**fields: Any) -> list[Permission]:
     """Return the permissions in the upper cluster."""
     return upper_rights(topology(**fields))
 
 
-def below(**fields: Any) -> list[Permission]:
+def lower_permissions(**fields: Any) -> list[Permission]:
     """Return the permissions in the lower cluster."""
     return lower_rights(topology(**fields).lowers[0])
 
@@ -48,7 +48,7 @@ BARE: dict[str, Any] = {"controllers": [], "kubelet": {"tlsCertFile": "c", "tlsK
 
 def test_each_resource_is_listed_once() -> None:
     """A role that is generated from the list thus has one rule for each resource."""
-    for rights in (above(**EVERYTHING), below(**EVERYTHING)):
+    for rights in (upper_permissions(**EVERYTHING), lower_permissions(**EVERYTHING)):
         keys = [(one.group, one.resource, one.namespace, one.name) for one in rights]
         assert len(keys) == len(set(keys))
         assert all(len(one.verbs) == len(set(one.verbs)) > 0 for one in rights)
@@ -77,15 +77,15 @@ def test_a_feature_adds_its_permissions_in_the_upper_cluster(
     fields: dict[str, Any], resource: str, group: str, wanted: set[str]
 ) -> None:
     """They are only listed if the feature is enabled."""
-    assert verbs(above(**{**BARE, **fields}), resource, group) == wanted
-    assert not verbs(above(**BARE), resource, group)
+    assert verbs(upper_permissions(**{**BARE, **fields}), resource, group) == wanted
+    assert not verbs(upper_permissions(**BARE), resource, group)
 
 
 def test_the_permissions_to_delete_the_webhook_are_always_listed() -> None:
     """Roles and topology are applied together, so a disabled webhook's objects must still be deletable."""
     hook = ("mutatingwebhookconfigurations", "admissionregistration.k8s.io")
-    assert verbs(above(**{**BARE, "webhook": {"enabled": True}}), *hook) == {"get", *WRITTEN}
-    (left,) = (one for one in above(**BARE) if (one.resource, one.group) == hook)
+    assert verbs(upper_permissions(**{**BARE, "webhook": {"enabled": True}}), *hook) == {"get", *WRITTEN}
+    (left,) = (one for one in upper_permissions(**BARE) if (one.resource, one.group) == hook)
     assert (set(left.verbs), left.name) == ({"get", "delete"}, "tensile-demo")
     assert left.lost
     (secret,) = (one for one in upper_rights(topology(**BARE), namespace="ops") if one.name == "tensile-webhook-demo")
@@ -117,14 +117,14 @@ def test_the_webhook_certificate_needs_permissions_for_one_secret(webhook: dict[
 @pytest.mark.parametrize("moving", [{"descheduler": {"enabled": True}}, {"lower": {"maintenance": "drain"}}, {}])
 def test_the_permission_to_evict_pods_is_always_listed(moving: dict[str, Any]) -> None:
     """An edit is enough to drain a lower; while nothing evicts pods, a missing permission has only that consequence."""
-    (right,) = (one for one in above(**{**BARE, **moving}) if one.resource == "pods/eviction")
+    (right,) = (one for one in upper_permissions(**{**BARE, **moving}) if one.resource == "pods/eviction")
     assert (right.verbs, bool(right.lost)) == (("create",), not moving)
 
 
 @pytest.mark.parametrize("enabled", [False, True])
 def test_the_permission_to_list_disruption_budgets_is_always_listed(enabled: bool) -> None:  # noqa: FBT001
     """Plans report budgets that an edit affects, and preemption respects them; the engine works without both."""
-    rights = above(**{**BARE, "extender": {"enabled": enabled}})
+    rights = upper_permissions(**{**BARE, "extender": {"enabled": enabled}})
     (right,) = (one for one in rights if one.resource == "poddisruptionbudgets")
     assert (right.verbs, right.namespace, "preemption" in right.lost) == (("list",), "", enabled)
     assert "plans" in right.lost
@@ -134,9 +134,9 @@ def test_the_permission_to_list_disruption_budgets_is_always_listed(enabled: boo
 @pytest.mark.parametrize("moving", [{"descheduler": {"enabled": True}}, {"lower": {"maintenance": "drain"}}])
 def test_write_access_to_upper_pods_and_secrets_requires_recreate_bare_pods(moving: dict[str, Any]) -> None:
     """A client that may create pods in every namespace can use any ServiceAccount, so it has a separate setting."""
-    asked = {"descheduler": {**moving.get("descheduler", {}), "recreateBarePods": True}}
-    for fields, is_asked in ((moving, False), (asked, True)):
-        rights = above(**{**BARE, **moving, **fields})
+    settings = {"descheduler": {**moving.get("descheduler", {}), "recreateBarePods": True}}
+    for fields, is_asked in ((moving, False), (settings, True)):
+        rights = upper_permissions(**{**BARE, **moving, **fields})
         assert ("create" in verbs(rights, "pods")) == is_asked
         assert bool(verbs(rights, "secrets") & {"get", *WRITTEN}) == is_asked
 
@@ -157,14 +157,14 @@ def test_a_controller_adds_its_permissions_in_the_lower_cluster(
 ) -> None:
     """The kinds that the engine creates are writable, and others are only readable."""
     controllers = ["ServiceAccount", controller] if controller == "RBAC" else [controller]
-    assert verbs(below(controllers=controllers), resource, group) == wanted
-    assert not verbs(below(controllers=[]), resource, group)
+    assert verbs(lower_permissions(controllers=controllers), resource, group) == wanted
+    assert not verbs(lower_permissions(controllers=[]), resource, group)
 
 
 def test_lower_service_accounts_are_only_written_with_their_controller() -> None:
     """The ServiceAccount `default` is read in any case, by `plan` individually."""
-    assert verbs(below(controllers=[]), "serviceaccounts") == set(READ)
-    assert verbs(below(controllers=["ServiceAccount"]), "serviceaccounts") == {*READ, *WRITTEN}
+    assert verbs(lower_permissions(controllers=[]), "serviceaccounts") == set(READ)
+    assert verbs(lower_permissions(controllers=["ServiceAccount"]), "serviceaccounts") == {*READ, *WRITTEN}
 
 
 def test_a_lower_only_needs_the_permissions_of_its_own_controllers() -> None:
@@ -177,7 +177,7 @@ def test_a_lower_only_needs_the_permissions_of_its_own_controllers() -> None:
 
 def test_every_kind_that_a_controller_watches_is_listed() -> None:
     """A kind that is added to FOLLOWS needs no change of the list."""
-    rights = {True: above(**EVERYTHING), False: below(**EVERYTHING)}
+    rights = {True: upper_permissions(**EVERYTHING), False: lower_permissions(**EVERYTHING)}
     for follows in FOLLOWS.values():
         for follow in follows:
             found = {verb for one in rights[follow.is_upper] if one.kind == follow.kind for verb in one.verbs}
@@ -187,7 +187,7 @@ def test_every_kind_that_a_controller_watches_is_listed() -> None:
 
 def test_no_permission_has_a_wildcard_verb_or_permits_escalation() -> None:
     """Only the list of all kinds has a wildcard resource, and the engine works without it."""
-    for rights in (above(**EVERYTHING), below(**EVERYTHING)):
+    for rights in (upper_permissions(**EVERYTHING), lower_permissions(**EVERYTHING)):
         found = {verb for one in rights for verb in one.verbs}
         assert found <= {*READ, *WRITTEN}
         assert not any(one.resource in {"nodes/proxy", "users", "groups"} for one in rights)

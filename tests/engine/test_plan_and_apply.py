@@ -5,9 +5,19 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
-from openkit import MemoryClusters, busy_world
-from stagekit import Script
-from worldkit import A, B, account, config_map, home, put, raised, upper_pod, world
+from openkit import MemoryClusters, mixed_world
+from stagekit import RecordingObserver
+from worldkit import (
+    A,
+    B,
+    add_namespace,
+    add_virtual_node,
+    config_map,
+    make_service_account,
+    make_upper_pod,
+    make_world,
+    put,
+)
 
 from tensile.engine.plan_and_apply import previewed, rehearse
 from tensile.errors import NotFound
@@ -21,7 +31,7 @@ from tensile.reconcile.workqueue import FULL_PACE, Pace
 from tensile.reconcile.world import Problem, World
 
 
-class Standing(NamedTuple):
+class OpenClusters(NamedTuple):
     """Open clusters: their world, and their connections."""
 
     world: World
@@ -41,83 +51,83 @@ class ReadOnly:
         return b'{"metadata":{"name":"settings","namespace":"default","uid":"theirs","resourceVersion":"9"}}'
 
 
-async def rehearsed(here: World, **connections: Any) -> tuple[Script, dict[str, str]]:
+async def rehearsed(world: World, **connections: Any) -> tuple[RecordingObserver, dict[str, str]]:
     """Rehearse, and return the script, and the reasons of the problems by the names of their keys."""
-    script = Script()
-    problems = await rehearse(Standing(here, connections), script)
+    script = RecordingObserver()
+    problems = await rehearse(OpenClusters(world, connections), script)
     return script, {key.name: problem.reason for key, problem in problems.items()}
 
 
-def done(script: Script) -> list[str]:
+def done(script: RecordingObserver) -> list[str]:
     """Return the steps in lower-a."""
-    steps = [said.step for said in script.lines if said.step is not None]
+    steps = [record.step for record in script.records if record.step is not None]
     return sorted(f"{step.verb} {step.ref.kind.name} {step.ref.name}" for step in steps if step.ref.cluster == A)
 
 
 async def test_a_rehearsal_runs_until_no_step_is_left() -> None:
     """Each step affects the next decision: an orphan is first confirmed and then deleted."""
-    script, problems = await rehearsed(busy_world(f"name: {A}", f"name: {B}"), **{A: ReadOnly()})
+    script, problems = await rehearsed(mixed_world(f"name: {A}", f"name: {B}"), **{A: ReadOnly()})
     assert done(script) == ["create Pod new", "delete Pod orphan"]
     assert problems == {}
 
 
 async def test_a_pod_that_its_lower_cluster_refused_is_a_problem_of_the_plan() -> None:
     """A dry run sends no request to a lower cluster; a reason that no longer applies is not a problem."""
-    here = busy_world()
+    world = mixed_world()
     for name, reason in (("new", "Forbidden"), ("free", "ConfigMapNotFound")):
-        told = {"type": MIRRORED, "status": "False", "reason": reason, "message": "exceeded quota"}
-        put(here.lowers[A].upper_pods, upper_pod(name, status={"conditions": [told]}, resourceVersion="9"))
-    found = MemoryClusters(here)
+        condition = {"type": MIRRORED, "status": "False", "reason": reason, "message": "exceeded quota"}
+        put(world.lowers[A].upper_pods, make_upper_pod(name, status={"conditions": [condition]}, resourceVersion="9"))
+    found = MemoryClusters(world)
     recorder = Recorder()
     work = partial(rehearse, observer=recorder)
     preview = (await previewed(found, {}, recorder, work)).preview  # type: ignore[arg-type]
     assert {change.ref.name for change in preview.clusters[A]} == {"new", "free", "orphan"}
-    words = "lower cluster lower-a refused the last attempt: exceeded quota"
-    assert preview.problems == ((pod_key(A, "default", "new"), Problem("Denied", words)),)
+    message = "lower cluster lower-a refused the last attempt: exceeded quota"
+    assert preview.problems == ((pod_key(A, "default", "new"), Problem("Denied", message)),)
 
 
 async def test_a_rehearsal_does_not_change_the_given_world() -> None:
     """It works on a copy."""
-    here = busy_world(f"name: {A}", f"name: {B}")
-    before = [sorted((entry.name, entry.version) for entry in cache) for cache in here.lowers[A].caches()]
-    await rehearsed(here)
-    assert before == [sorted((entry.name, entry.version) for entry in cache) for cache in here.lowers[A].caches()]
-    assert len(here.lowers[A].pods) == 2
+    world = mixed_world(f"name: {A}", f"name: {B}")
+    before = [sorted((entry.name, entry.version) for entry in cache) for cache in world.lowers[A].caches()]
+    await rehearsed(world)
+    assert before == [sorted((entry.name, entry.version) for entry in cache) for cache in world.lowers[A].caches()]
+    assert len(world.lowers[A].pods) == 2
 
 
 @pytest.mark.parametrize("taken", [True, False])
 async def test_objects_that_are_not_watched_are_read_from_the_real_cluster(*, taken: bool) -> None:
     """A conflicting ConfigMap of another owner is thus reported before any write."""
-    here = busy_world(f"name: {A}", f"name: {B}")
+    world = mixed_world(f"name: {A}", f"name: {B}")
     volumes = [{"name": "c", "configMap": {"name": "settings"}}]
-    put(here.lowers[A].upper_pods, upper_pod("reader", spec={"volumes": volumes}))
-    put(here.upper.config_maps, config_map("settings"))
-    put(here.lowers[A].accounts, account())
+    put(world.lowers[A].upper_pods, make_upper_pod("reader", spec={"volumes": volumes}))
+    put(world.upper.config_maps, config_map("settings"))
+    put(world.lowers[A].accounts, make_service_account())
     below = ReadOnly(*([Ref(A, CONFIG_MAP, "default", "settings")] if taken else []))
-    script, problems = await rehearsed(here, **{A: below})
+    script, problems = await rehearsed(world, **{A: below})
     assert ("create Pod reader" in done(script)) is not taken
     assert problems == ({"ConfigMap/settings": "NameConflict", "reader": "NameConflict"} if taken else {})
 
 
 async def test_a_settled_world_has_no_steps() -> None:
     """A rehearsal of a world that needs no change finds neither steps nor problems."""
-    here = world()
-    home(here)
-    raised(here)
-    script, problems = await rehearsed(here)
+    world = make_world()
+    add_namespace(world)
+    add_virtual_node(world)
+    script, problems = await rehearsed(world)
     assert (done(script), problems) == ([], {})
 
 
 async def test_a_slow_pace_gives_other_tasks_more_turns() -> None:
     """A plan of fifty pods uses few turns of the event loop as a command, and many beside an engine."""
-    here = busy_world(f"name: {A}", f"name: {B}")
-    put(here.lowers[A].upper_pods, *(upper_pod(f"web-{number}") for number in range(50)))
+    world = mixed_world(f"name: {A}", f"name: {B}")
+    put(world.lowers[A].upper_pods, *(make_upper_pod(f"web-{number}") for number in range(50)))
     below: Any = ReadOnly()
 
     async def turns(pace: Pace) -> int:
         """Return the number of turns that other tasks get."""
         count = 0
-        plan = asyncio.ensure_future(rehearse(Standing(here, {A: below}), Script(), pace=pace))
+        plan = asyncio.ensure_future(rehearse(OpenClusters(world, {A: below}), RecordingObserver(), pace=pace))
         while not plan.done():
             await asyncio.sleep(0)
             count += 1
@@ -128,10 +138,10 @@ async def test_a_slow_pace_gives_other_tasks_more_turns() -> None:
 
 async def test_a_canceled_rehearsal_leaves_no_task() -> None:
     """A plan beside an engine has a time limit, and ends with the engine."""
-    here = busy_world(f"name: {A}", f"name: {B}")
+    world = mixed_world(f"name: {A}", f"name: {B}")
     others = asyncio.all_tasks()
     below: Any = Hanging()
-    rehearsal = asyncio.ensure_future(rehearse(Standing(here, {A: below}), Script()))
+    rehearsal = asyncio.ensure_future(rehearse(OpenClusters(world, {A: below}), RecordingObserver()))
     await below.asked.wait()
     await cancel_and_wait(rehearsal)
     assert asyncio.all_tasks() == others

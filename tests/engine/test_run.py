@@ -4,8 +4,8 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from scripted import WAIT, Apiserver, Asked, Play, access_to, answer, running
-from worldkit import written
+from scripted import WAIT, RecordedRequest, ScriptedApiserver, ServerAction, access_to, answer, running
+from worldkit import with_managed_fields
 
 from bench.kit.spareports import spare_ports
 from tensile.engine.clusters import utc_now
@@ -60,15 +60,15 @@ async def test_the_status_page_is_available_before_the_engine_runs(tmp_path: Pat
     assert source.stamp() != before
 
 
-class WebhookOwner(Apiserver):
+class WebhookOwner(ScriptedApiserver):
     """An upper apiserver that has the webhook of topology demo."""
 
-    def _ordinary(self, asked: Asked) -> Play:
-        if asked.sort != "write" and "/mutatingwebhookconfigurations/" in asked.path:
+    def _ordinary(self, request: RecordedRequest) -> ServerAction:
+        if request.sort != "write" and "/mutatingwebhookconfigurations/" in request.path:
             owner = owner_of(self.uid, "demo")
-            meta = {"name": asked.path.rpartition("/")[2], "uid": "w", "resourceVersion": "6", "labels": owner.label}
-            return answer(written({"metadata": {**meta, "annotations": owner.signed(self.uid)}}))
-        return super()._ordinary(asked)
+            meta = {"name": request.path.rpartition("/")[2], "uid": "w", "resourceVersion": "6", "labels": owner.label}
+            return answer(with_managed_fields({"metadata": {**meta, "annotations": owner.signed(self.uid)}}))
+        return super()._ordinary(request)
 
     async def written(self) -> str:
         """Return the method of the first write of the webhook."""
@@ -77,7 +77,7 @@ class WebhookOwner(Apiserver):
         return self._writes()[0]
 
     def _writes(self) -> list[str]:
-        return [one.method for one in self.of("write") if "/mutatingwebhook" in one.path]
+        return [one.method for one in self.requests_of("write") if "/mutatingwebhook" in one.path]
 
 
 @pytest.mark.parametrize("waits", [True, False])

@@ -211,14 +211,14 @@ async def test_idle_connections_are_limited_and_do_not_block_other_clients(serve
 
 async def test_a_kept_connection_is_served_although_another_client_opens_hundreds(server: TelemetryServer) -> None:
     """Prometheus keeps one: it is not closed while another address has more connections."""
-    asked = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+    request = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
     async with asyncio.timeout(20):
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        writer.write(asked)
+        writer.write(request)
         assert (await reader.readuntil(b"ok\n")).startswith(b"HTTP/1.1 200")
         async with idle(server.port, 300, "127.0.0.2"):
             assert (await ask(server, "/healthz"))[0] == 200
-            writer.write(asked)
+            writer.write(request)
             assert (await reader.readuntil(b"ok\n")).startswith(b"HTTP/1.1 200")
         writer.close()
         await writer.wait_closed()

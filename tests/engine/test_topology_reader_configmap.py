@@ -73,7 +73,7 @@ class ObservedConfigMap:
 
 
 @asynccontextmanager
-async def told(first: str) -> AsyncGenerator[ObservedConfigMap, None]:
+async def updates_of_configmap(first: str) -> AsyncGenerator[ObservedConfigMap, None]:
     """Follow a ConfigMap that has a topology from the start."""
     made = ObservedConfigMap()
     made.cache.replace([orjson.dumps(config_map(10, {"topology.yaml": first}))], 10)
@@ -99,10 +99,10 @@ def test_the_text_of_a_key_is_read_with_hash_version_and_uid() -> None:
 
 def test_another_key_of_the_config_map_can_be_configured() -> None:
     """Errors name that key."""
-    place = PLACE._replace(key="prod.yaml")
-    found = document(config_map(5, {"prod.yaml": "kind: x\n", "topology.yaml": text()}), place)
+    configmap_key = PLACE._replace(key="prod.yaml")
+    found = document(config_map(5, {"prod.yaml": "kind: x\n", "topology.yaml": text()}), configmap_key)
     with pytest.raises(TensileError) as refusal:
-        read_configmap(found, place)
+        read_configmap(found, configmap_key)
     assert str(refusal.value).splitlines()[0].startswith("configmap/ops/topo/prod.yaml:1:1: ")
 
 
@@ -115,7 +115,7 @@ def test_binary_data_with_invalid_utf8_is_an_error_with_its_position() -> None:
 
 
 @pytest.mark.parametrize(
-    ("manifest", "words"),
+    ("manifest", "message"),
     [
         (None, NONE),
         (config_map(5, None), "has no key topology.yaml (keys: none)"),
@@ -124,10 +124,10 @@ def test_binary_data_with_invalid_utf8_is_an_error_with_its_position() -> None:
     ],
     ids=["no map", "no data", "other keys", "many keys"],
 )
-def test_a_missing_config_map_or_key_is_an_error(manifest: Manifest | None, words: str) -> None:
+def test_a_missing_config_map_or_key_is_an_error(manifest: Manifest | None, message: str) -> None:
     """The error has the remedy, or the keys that exist."""
     found = document(manifest, PLACE)
-    assert words in found.problem
+    assert message in found.problem
     assert bool(found.text.uid) is (manifest is not None)
     with pytest.raises(TensileError, match="configmap/ops/topo: "):
         read_configmap(found, PLACE)
@@ -146,7 +146,7 @@ def test_file_paths_in_a_config_map_are_errors(line: str) -> None:
 
 async def test_each_edit_is_yielded_with_its_version() -> None:
     """It states whether its meaning differs from that of the text before."""
-    async with told(text()) as map_:
+    async with updates_of_configmap(text()) as map_:
         map_.put(text("a"))
         found = await map_.next()
         assert (found.changed, found.text.version) == (True, "11")
@@ -157,7 +157,7 @@ async def test_each_edit_is_yielded_with_its_version() -> None:
 
 async def test_an_invalid_edit_is_an_error_with_its_position() -> None:
     """The next valid edit is compared with the last valid one."""
-    async with told(text("a")) as map_:
+    async with updates_of_configmap(text("a")) as map_:
         map_.put(text("A"))
         found = await map_.next()
         assert str(found.error).startswith("configmap/ops/topo/topology.yaml:5:9: lowers[0].name: ")
@@ -170,7 +170,7 @@ async def test_an_invalid_edit_is_an_error_with_its_position() -> None:
 
 async def test_a_deleted_config_map_is_an_error_and_a_new_one_is_followed() -> None:
     """The new one is compared with the last valid topology."""
-    async with told(text("a")) as map_:
+    async with updates_of_configmap(text("a")) as map_:
         map_.remove()
         found = await map_.next()
         assert (str(found.error), found.text) == (NONE, TopologyText())
@@ -181,7 +181,7 @@ async def test_a_deleted_config_map_is_an_error_and_a_new_one_is_followed() -> N
 
 async def test_a_missing_config_map_is_not_reported_while_the_cache_is_not_synced() -> None:
     """A list has to confirm first that it does not exist."""
-    async with told(text("a")) as map_:
+    async with updates_of_configmap(text("a")) as map_:
         pending = asyncio.ensure_future(map_.next())
         await asyncio.sleep(0)
         map_.cache.mark_stale()
@@ -195,7 +195,7 @@ async def test_a_missing_config_map_is_not_reported_while_the_cache_is_not_synce
 
 async def test_only_the_last_of_several_edits_is_yielded() -> None:
     """A burst of edits is one change."""
-    async with told(text()) as map_:
+    async with updates_of_configmap(text()) as map_:
         for name in ("a", "b", "c"):
             map_.put(text(name))
         found = await map_.next()
@@ -206,7 +206,7 @@ async def test_only_the_last_of_several_edits_is_yielded() -> None:
 
 async def test_a_notification_without_a_change_yields_nothing() -> None:
     """A list can deliver a state that is known already."""
-    async with told(text("a")) as map_:
+    async with updates_of_configmap(text("a")) as map_:
         map_.changed.set()
         pending = asyncio.ensure_future(map_.next())
         await turns()
@@ -217,7 +217,7 @@ async def test_a_notification_without_a_change_yields_nothing() -> None:
 
 async def test_a_large_text_is_parsed_in_a_thread() -> None:
     """Other tasks run while it is parsed."""
-    async with told(text()) as map_:
+    async with updates_of_configmap(text()) as map_:
         map_.put("#" * 70_000 + "\n" + text(*(f"lower-{number}" for number in range(200))))
         pending, count = asyncio.ensure_future(map_.next()), 0
         while not pending.done():

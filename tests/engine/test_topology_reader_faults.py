@@ -27,7 +27,7 @@ def text(*, qps: int = 500, lowers: int = 6) -> str:
     return f"apiVersion: tensile-kube.io/v1alpha1\nkind: Topology\nname: demo\nlowers:\n{entries}"
 
 
-class Always(FileWatcher):
+class AlwaysNotifyingWatcher(FileWatcher):
     """A file watcher that reports changes all the time."""
 
     def watch(self, seen: FileStates, hear: Callable[[], object]) -> FileWatch:
@@ -43,7 +43,7 @@ class Always(FileWatcher):
             asyncio.get_running_loop().call_soon(self._go_on, made, hear)
 
 
-class Rests:
+class RecordedSleep:
     """A sleep that takes no time, and records the requested durations."""
 
     def __init__(self) -> None:
@@ -55,10 +55,10 @@ class Rests:
         await asyncio.sleep(0)
 
 
-class Followed:
+class FollowedTopology:
     """A file of an active topology, and the updates that follow from its changes."""
 
-    def __init__(self, path: Path, readings: AsyncGenerator[TopologyUpdate, None], rests: Rests) -> None:
+    def __init__(self, path: Path, readings: AsyncGenerator[TopologyUpdate, None], rests: RecordedSleep) -> None:
         self.path = path
         self.rests = rests
         self._readings = readings
@@ -79,11 +79,11 @@ class Followed:
 
 
 @asynccontextmanager
-async def followed(path: Path, whole: str) -> AsyncGenerator[Followed, None]:
+async def followed(path: Path, whole: str) -> AsyncGenerator[FollowedTopology, None]:
     """Follow a file that contains `whole`."""
-    rests = Rests()
-    async with aclosing(follow_file(path, parse(whole), Always(), sleep=rests.sleep)) as readings:
-        found = Followed(path, readings, rests)
+    rests = RecordedSleep()
+    async with aclosing(follow_file(path, parse(whole), AlwaysNotifyingWatcher(), sleep=rests.sleep)) as readings:
+        found = FollowedTopology(path, readings, rests)
         first = await found.after(whole.encode())
         assert (first.changed, first.error) == (False, None)
         rests.seconds.clear()
@@ -145,9 +145,9 @@ async def test_a_file_that_is_truncated_while_the_engine_starts_is_rejected(path
     """It was complete at the first read, and is truncated at the next one."""
     whole = text().encode()
     await asyncio.to_thread(path.write_bytes, whole[:-2])
-    rests = Rests()
+    rests = RecordedSleep()
     first = parse(whole.decode())
-    async with aclosing(follow_file(path, first, Always(), data=whole, sleep=rests.sleep)) as readings:
+    async with aclosing(follow_file(path, first, AlwaysNotifyingWatcher(), data=whole, sleep=rests.sleep)) as readings:
         assert "is a truncated copy of the active topology" in str((await anext(readings)).error)
     assert rests.seconds == [SHRUNK]
 
@@ -198,8 +198,8 @@ def contents() -> Iterator[str]:
 
 async def test_each_swap_of_a_mounted_config_map_is_read_completely(mounted: Path) -> None:
     """Each update is exactly one of the contents; valid ones become active, and invalid ones are errors."""
-    rests = Rests()
-    async with aclosing(follow_file(mounted, parse(text()), Always(), sleep=rests.sleep)) as readings:
+    rests = RecordedSleep()
+    async with aclosing(follow_file(mounted, parse(text()), AlwaysNotifyingWatcher(), sleep=rests.sleep)) as readings:
         assert not (await anext(readings)).changed
         for number, content in enumerate(contents(), start=1):
             swapped(mounted.parent, content, number)
@@ -222,7 +222,7 @@ async def test_swaps_during_a_read_are_never_mixed(mounted: Path) -> None:
             swapped(mounted.parent, content, number)
             return
 
-    async with aclosing(follow_file(mounted, parse(text()), Always(), sleep=swap)) as readings:
+    async with aclosing(follow_file(mounted, parse(text()), AlwaysNotifyingWatcher(), sleep=swap)) as readings:
         async with asyncio.timeout(20):
             while known[-1] not in seen:
                 seen.add((await anext(readings)).text.sha256)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from filekit import heard
+from filekit import wait_for_watcher
 from structlog.testing import capture_logs
 from tasks import background
 
@@ -93,7 +93,7 @@ def path(tmp_path: Path) -> Path:
     return file
 
 
-class Notices:
+class RecordingFileWatcher:
     """A watcher with real file notifications; `begun` has the paths that are watched from then on."""
 
     def __init__(self) -> None:
@@ -152,12 +152,12 @@ async def test_an_edit_is_noticed_for_every_way_of_writing_the_file(
     path: Path, write: Callable[[Path, str], None]
 ) -> None:
     """There are two edits, because the first one must not end the watch."""
-    notices = Notices()
-    async with following(path, notices.watcher) as found, looking(found) as told:
+    notices = RecordingFileWatcher()
+    async with following(path, notices.watcher) as found, looking(found) as updates:
         await notices.watched(path.parent)
         for lower in ("a", "b"):
             write(path, text(lower))
-            assert await told.get() == lower
+            assert await updates.get() == lower
 
 
 def mounted(folder: Path, content: str, number: int) -> None:
@@ -176,12 +176,12 @@ async def test_a_mounted_config_map_is_followed(tmp_path: Path) -> None:
     """The file itself is a symlink that never changes, and the folder that it points to does."""
     mounted(tmp_path, text("first"), 0)
     (tmp_path / "topology.yaml").symlink_to("..data/topology.yaml")
-    notices = Notices()
-    async with following(tmp_path / "topology.yaml", notices.watcher) as found, looking(found) as told:
+    notices = RecordingFileWatcher()
+    async with following(tmp_path / "topology.yaml", notices.watcher) as found, looking(found) as updates:
         for number in (1, 2, 3):
             await notices.watched(tmp_path, tmp_path / f"..2026_{number - 1}")
             mounted(tmp_path, text(f"a{number}"), number)
-            assert await told.get() == f"a{number}"
+            assert await updates.get() == f"a{number}"
 
 
 async def test_a_symlink_and_its_target_are_followed(tmp_path: Path, path: Path) -> None:
@@ -189,16 +189,16 @@ async def test_a_symlink_and_its_target_are_followed(tmp_path: Path, path: Path)
     link, other = tmp_path / "link.yaml", tmp_path / "other.yaml"
     link.symlink_to(path)
     other.write_text(text("other"))
-    notices = Notices()
-    async with following(link, notices.watcher) as found, looking(found) as told:
+    notices = RecordingFileWatcher()
+    async with following(link, notices.watcher) as found, looking(found) as updates:
         await notices.watched(tmp_path, path.parent)
         renamed_over(path, text("a"))
-        assert await told.get() == "a"
+        assert await updates.get() == "a"
         link.unlink()
         link.symlink_to(other)
-        assert await told.get() == "other"
+        assert await updates.get() == "other"
         in_place(other, text("b"))
-        assert await told.get() == "b"
+        assert await updates.get() == "b"
 
 
 @pytest.fixture
@@ -216,16 +216,16 @@ async def test_a_relative_path_is_followed(relative: Path, path: Path) -> None:
 
 async def test_a_folder_that_is_deleted_and_created_again_is_followed(path: Path) -> None:
     """The missing file is reported once, and edits in the new folder are noticed."""
-    notices = Notices()
+    notices = RecordingFileWatcher()
     with capture_logs() as logs:
-        async with following(path, notices.watcher) as found, looking(found) as told:
+        async with following(path, notices.watcher) as found, looking(found) as updates:
             await notices.watched(path.parent)
             shutil.rmtree(path.parent)
-            assert await told.get() == f"{path}: no such file: create it, or name another with -f"
+            assert await updates.get() == f"{path}: no such file: create it, or name another with -f"
             folder_again(path, text("a"))
-            assert await told.get() == "a"
+            assert await updates.get() == "a"
             in_place(path, text("b"))
-            assert await told.get() == "b"
+            assert await updates.get() == "b"
     assert [entry["event"] for entry in logs] == ["topology is valid again"]
 
 
@@ -237,7 +237,7 @@ async def test_an_edit_before_the_start_of_the_watch_is_noticed(path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "message"),
     [
         (b"", "topology.yaml:1:1: (file): the file is empty"),
         (text("a").encode()[:60], "topology.yaml:1:1: lowers: required key is missing"),
@@ -248,56 +248,56 @@ async def test_an_edit_before_the_start_of_the_watch_is_noticed(path: Path) -> N
     ],
 )
 async def test_an_invalid_file_is_rejected_once_and_the_next_valid_one_accepted(
-    path: Path, content: bytes, words: str
+    path: Path, content: bytes, message: str
 ) -> None:
     """The error has line, column and key, and no topology is yielded for the invalid file."""
-    async with following(path) as found, looking(found) as told:
+    async with following(path) as found, looking(found) as updates:
         in_place(path, content)
-        assert words in await told.get()
+        assert message in await updates.get()
         in_place(path, text("a"))
-        assert await told.get() == "a"
-        assert told.empty()
+        assert await updates.get() == "a"
+        assert updates.empty()
 
 
 async def test_a_deleted_file_is_rejected_once(path: Path) -> None:
     """The last valid topology stays active until another one is written."""
-    async with following(path) as found, looking(found) as told:
+    async with following(path) as found, looking(found) as updates:
         gone(path)
-        assert "no such file" in await told.get()
+        assert "no such file" in await updates.get()
         in_place(path, text("a"))
-        assert await told.get() == "a"
+        assert await updates.get() == "a"
 
 
 async def test_a_file_with_another_error_is_rejected_again(path: Path) -> None:
     """Each state is reported once, so that the user who corrects it sees the remaining errors."""
-    async with following(path) as found, looking(found) as told:
+    async with following(path) as found, looking(found) as updates:
         in_place(path, text("A"))
-        assert "lowers[0].name" in await told.get()
+        assert "lowers[0].name" in await updates.get()
         in_place(path, text("a", qps=-1))
-        assert "lowerDefaults.qps" in await told.get()
+        assert "lowerDefaults.qps" in await updates.get()
 
 
 async def test_an_edit_with_the_same_meaning_is_not_yielded(path: Path) -> None:
     """These are a new comment and the same content written again."""
-    async with following(path) as found, looking(found) as told:
+    async with following(path) as found, looking(found) as updates:
         in_place(path, text())
-        assert await told.get() == ""
+        assert await updates.get() == ""
         in_place(path, "# a comment\n" + text())
         renamed_over(path, text())
         in_place(path, text("a"))
-        assert await told.get() == "a"
+        assert await updates.get() == "a"
 
 
 async def test_restoring_the_valid_content_after_an_invalid_edit_is_no_change(path: Path) -> None:
     """The active topology stays, and the log has that the file is valid again."""
     with capture_logs() as logs:
-        async with following(path) as found, looking(found) as told:
+        async with following(path) as found, looking(found) as updates:
             in_place(path, "")
-            assert "empty" in await told.get()
+            assert "empty" in await updates.get()
             in_place(path, text("first"))
             for lower in ("a", "b"):
                 in_place(path, text(lower))
-                assert await told.get() == lower
+                assert await updates.get() == lower
     assert [entry["event"] for entry in logs] == ["topology is valid again"]
 
 
@@ -359,15 +359,15 @@ async def test_the_file_is_polled_if_it_cannot_be_watched(
 @pytest.mark.parametrize("content", ["", text("first"), text("a")])
 async def test_an_unchanged_file_is_reported_once(path: Path, content: str) -> None:
     """This holds for valid and invalid content, however often it is written again."""
-    async with following(path) as found, looking(found) as told:
+    async with following(path) as found, looking(found) as updates:
         in_place(path, content)
         if content != text("first"):
-            await told.get()
+            await updates.get()
         for _ in range(3):
-            async with heard(found.watcher, path):
+            async with wait_for_watcher(found.watcher, path):
                 renamed_over(path, content)
         in_place(path, text("b"))
-        assert await told.get() == "b"
+        assert await updates.get() == "b"
 
 
 async def test_waiting_for_the_next_topology_can_be_canceled(path: Path) -> None:
@@ -438,7 +438,7 @@ async def test_a_path_that_is_no_regular_file_is_refused_with_the_remedy(tmp_pat
         ".": "not a regular file: use the path of a topology file",
         "loop": "cannot be read: Too many levels of symbolic links: fix that, or name another with -f",
     }
-    for name, words in expected.items():
+    for name, message in expected.items():
         with pytest.raises(TensileError) as refusal:
             await read_file(tmp_path / name)
-        assert str(refusal.value) == f"{tmp_path / name}: {words}"
+        assert str(refusal.value) == f"{tmp_path / name}: {message}"

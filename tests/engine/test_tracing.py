@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 from otlpkit import collector, received, url
-from worldkit import A, changed, drop, put, twin, upper_pod, world
+from worldkit import A, change_as_other_client, delete_observed, make_lower_pod, make_upper_pod, make_world, put
 
 from bench.kit.spareports import spare_ports
 from tensile.engine.tracing import START, STEPS, PodSpan, PodTraces, open_export, span_id_of, trace_id_of
@@ -35,31 +35,31 @@ class Sink:
         self.spans.append(span)
 
 
-class Watch:
+class TracedLower:
     """A lower whose pods are traced, with or without a list of upper pods, and a clock in seconds after noon."""
 
     def __init__(self, *, listed: bool = True) -> None:
         self.now = 0.0
         self.sink = Sink()
-        self.lower = world().lowers[A]
+        self.lower = make_world().lowers[A]
         self.lower.upper_pods.synced = listed
         PodTraces(self.sink, lambda: NOON * SECOND + int(self.now * SECOND)).follow(self.lower)
 
-    def at(self, second: float) -> "Watch":
+    def at(self, second: float) -> "TracedLower":
         """Set the clock."""
         self.now = second
         return self
 
     def upper(self, edit: Any) -> None:
         """Change the upper pod."""
-        changed(self.lower.upper_pods, "web", edit)
+        change_as_other_client(self.lower.upper_pods, "web", edit)
 
     def below(self, edit: Any) -> None:
         """Change the lower pod."""
-        changed(self.lower.pods, "web", edit)
+        change_as_other_client(self.lower.pods, "web", edit)
 
     @property
-    def told(self) -> list[tuple[str, float, float, str]]:
+    def spans(self) -> list[tuple[str, float, float, str]]:
         """Return the spans: name, start and end in seconds after noon, and the error."""
         return [
             (one.name, (one.start / SECOND) - NOON, (one.end / SECOND) - NOON, one.error) for one in self.sink.spans
@@ -68,7 +68,7 @@ class Watch:
 
 def pod(uid: str = "u", **status: Any) -> Manifest:
     """Return an upper pod that was created at noon and is bound to the lower's node."""
-    return upper_pod(uid=uid, creationTimestamp=CREATED, status={"phase": "Pending", **status})
+    return make_upper_pod(uid=uid, creationTimestamp=CREATED, status={"phase": "Pending", **status})
 
 
 def ready(one: Manifest) -> None:
@@ -92,10 +92,10 @@ def succeeded(one: Manifest) -> None:
     one["status"] = {"phase": "Succeeded"}
 
 
-def started(watch: Watch) -> None:
+def started(watch: TracedLower) -> None:
     """Start a pod: it is bound after 1.5 s and Ready in the upper cluster after 4.5 s."""
     put(watch.at(1.5).lower.upper_pods, pod())
-    put(watch.at(2.5).lower.pods, twin(pod()))
+    put(watch.at(2.5).lower.pods, make_lower_pod(pod()))
     watch.at(3).below(running)
     watch.at(3.5).below(ready)
     watch.at(4.5).upper(ready)
@@ -103,9 +103,9 @@ def started(watch: Watch) -> None:
 
 def test_a_started_pod_has_a_span_for_each_step_and_one_for_the_whole_start() -> None:
     """The trace lasts from the creation time in the API until the engine sees the upper pod Ready."""
-    watch = Watch()
+    watch = TracedLower()
     started(watch)
-    assert watch.told == [
+    assert watch.spans == [
         ("schedule", 0, 1.5, ""),
         ("create lower pod", 1.5, 2.5, ""),
         ("start lower pod", 2.5, 3.5, ""),
@@ -124,7 +124,7 @@ def test_a_started_pod_has_a_span_for_each_step_and_one_for_the_whole_start() ->
 
 def test_trace_and_span_ids_are_derived_from_the_pod_uid() -> None:
     """Two engines thus write to one trace, and the spans of the steps are children of the span of the whole start."""
-    watch = Watch()
+    watch = TracedLower()
     started(watch)
     assert {one.trace_id for one in watch.sink.spans} == {trace_id_of("u")}
     assert [one.span_id for one in watch.sink.spans] == [span_id_of("u", name) for name in (*STEPS, START)]
@@ -136,21 +136,21 @@ def test_trace_and_span_ids_are_derived_from_the_pod_uid() -> None:
 
 def test_a_pod_that_was_ready_once_gets_no_further_spans() -> None:
     """Its start is complete, even if it becomes not Ready and Ready again."""
-    watch = Watch()
+    watch = TracedLower()
     started(watch)
     watch.upper(running)
     watch.upper(ready)
-    drop(watch.lower.upper_pods, "web")
-    assert len(watch.told) == 5
+    delete_observed(watch.lower.upper_pods, "web")
+    assert len(watch.spans) == 5
 
 
 def test_the_current_step_ends_with_an_error_if_the_pod_is_deleted_before_it_is_ready() -> None:
     """The span of the step in which the pod waited has the error, and so has the span of the whole start."""
-    watch = Watch()
+    watch = TracedLower()
     put(watch.at(1).lower.upper_pods, pod())
-    drop(watch.at(9).lower.upper_pods, "web")
+    delete_observed(watch.at(9).lower.upper_pods, "web")
     error = "the pod was deleted before it was Ready"
-    assert watch.told == [("schedule", 0, 1, ""), ("create lower pod", 1, 9, error), (START, 0, 9, error)]
+    assert watch.spans == [("schedule", 0, 1, ""), ("create lower pod", 1, 9, error), (START, 0, 9, error)]
 
 
 def deleted(one: Manifest) -> None:
@@ -169,68 +169,68 @@ def deleted(one: Manifest) -> None:
 )
 def test_the_trace_ends_if_the_pod_ends_before_it_is_ready(end: Any, error: str) -> None:
     """Failure and deletion are errors; a pod that succeeds that fast is none."""
-    watch = Watch()
+    watch = TracedLower()
     put(watch.lower.upper_pods, pod())
-    put(watch.lower.pods, twin(pod()))
+    put(watch.lower.pods, make_lower_pod(pod()))
     watch.at(2).upper(end)
-    assert watch.told[-1] == (START, 0, 2, error)
-    assert watch.told[-2][0] == "start lower pod"
+    assert watch.spans[-1] == (START, 0, 2, error)
+    assert watch.spans[-2][0] == "start lower pod"
 
 
 def test_steps_that_are_observed_at_the_same_time_have_no_duration() -> None:
     """After a gap in the watch, one event can show that several steps are complete."""
-    watch = Watch()
+    watch = TracedLower()
     put(watch.at(1).lower.upper_pods, pod())
     watch.at(5).upper(ready)
-    assert watch.told[1:4] == [
+    assert watch.spans[1:4] == [
         ("create lower pod", 1, 5, ""), ("start lower pod", 5, 5, ""), ("report Ready", 5, 5, ""),
     ]  # fmt: skip
 
 
 def test_a_new_leader_continues_the_trace_with_the_first_incomplete_step() -> None:
     """The time of the binding comes from the API; the former leader has sent the span of that step."""
-    watch = Watch(listed=False)
+    watch = TracedLower(listed=False)
     bound = {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-03-01T12:00:02Z"}
     put(watch.at(60).lower.upper_pods, pod(conditions=[bound]))
     watch.lower.upper_pods.take_over(tuple(watch.lower.upper_pods), watch.lower.upper_pods.version)
-    put(watch.at(61).lower.pods, twin(pod()))
+    put(watch.at(61).lower.pods, make_lower_pod(pod()))
     watch.at(62).below(ready)
     watch.at(63).upper(ready)
-    assert [one[:3] for one in watch.told] == [
+    assert [one[:3] for one in watch.spans] == [
         ("create lower pod", 2, 61), ("start lower pod", 61, 62), ("report Ready", 62, 63), (START, 0, 63),
     ]  # fmt: skip
 
 
 def test_a_pod_that_already_runs_in_the_first_list_is_not_traced() -> None:
     """It may have been Ready before the engine started."""
-    watch, one = Watch(listed=False), pod()
+    watch, one = TracedLower(listed=False), pod()
     running(one)
     put(watch.lower.upper_pods, one)
     watch.upper(ready)
-    assert watch.told == []
+    assert watch.spans == []
 
 
 def test_a_new_pod_of_the_same_name_has_its_own_trace() -> None:
     """A lower pod of the old UID does not complete a step of the new pod."""
-    watch = Watch()
+    watch = TracedLower()
     put(watch.lower.upper_pods, pod("old"))
     put(watch.lower.upper_pods, pod("new"))
-    put(watch.lower.pods, twin(pod("old")))
+    put(watch.lower.pods, make_lower_pod(pod("old")))
     traces = [(one.name, one.trace_id == trace_id_of("new")) for one in watch.sink.spans]
     assert traces == [("schedule", False), ("create lower pod", False), (START, False), ("schedule", True)]
 
 
 def test_a_pod_that_is_not_sampled_gets_no_spans() -> None:
     """The sampling decision holds for the whole trace of a pod."""
-    watch = Watch()
+    watch = TracedLower()
     put(watch.lower.upper_pods, pod("unwanted"))
     watch.upper(ready)
-    assert watch.told == []
+    assert watch.spans == []
 
 
 def test_no_span_ends_before_it_starts_if_the_engines_clock_is_behind() -> None:
     """The end of a span is at the earliest its start, even if the pod was created in the future."""
-    watch = Watch()
+    watch = TracedLower()
     watch.at(-5)
     started_at_noon = pod()
     put(watch.lower.upper_pods, started_at_noon)
@@ -314,9 +314,9 @@ def test_an_unreachable_collector_causes_one_warning() -> None:
     done = sending(200, OTEL_BSP_MAX_EXPORT_BATCH_SIZE="100", **away)
     assert float(done.stdout) < 10
     (line,) = done.stderr.splitlines()
-    told = orjson.loads(line)
-    assert (told["event"], told["level"]) == ("traces are not sent", "warning")
-    assert "Failed to export spans batch" in told["error"]
+    log_line = orjson.loads(line)
+    assert (log_line["event"], log_line["level"]) == ("traces are not sent", "warning")
+    assert "Failed to export spans batch" in log_line["error"]
     full = sending(3000, OTEL_BSP_MAX_QUEUE_SIZE="512", **away).stderr
     assert full.count("Queue full") == 1
     assert full.count("\n") <= 2
@@ -327,9 +327,9 @@ def test_a_missing_opentelemetry_package_is_logged_with_the_install_command() ->
     """The engine runs without traces."""
     absent = "import sys\nsys.modules['opentelemetry'] = None\n"
     done = sending(1, before=absent, OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:1")
-    told = orjson.loads(done.stderr)
-    assert (told["event"], told["level"]) == ("traces are not sent", "warning")
-    assert re.fullmatch(r"opentelemetry\S* is not installed: pip install 'tensile-kube\[otel\]'", told["error"])
+    log_line = orjson.loads(done.stderr)
+    assert (log_line["event"], log_line["level"]) == ("traces are not sent", "warning")
+    assert re.fullmatch(r"opentelemetry\S* is not installed: pip install 'tensile-kube\[otel\]'", log_line["error"])
     assert done.stdout == ""
 
 
@@ -342,7 +342,7 @@ def test_no_opentelemetry_module_is_imported_without_an_endpoint() -> None:
     assert done.stdout == "[]\n"
 
 
-class Told:
+class ErrorKeepingLogger:
     """A logger that keeps the errors of warnings."""
 
     def __init__(self) -> None:
@@ -355,15 +355,15 @@ class Told:
 
 
 @pytest.mark.parametrize(
-    ("more", "words"),
+    ("more", "warnings"),
     [
         ({"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, ["protocol 'grpc' is not supported: use http/protobuf"]),
         ({"OTEL_SDK_DISABLED": "true"}, []),
         ({"OTEL_TRACES_EXPORTER": "none"}, []),
     ],
 )
-def test_no_export_is_opened_if_it_is_unsupported_or_disabled(more: dict[str, str], words: list[str]) -> None:
+def test_no_export_is_opened_if_it_is_unsupported_or_disabled(more: dict[str, str], warnings: list[str]) -> None:
     """An unsupported protocol is logged as a warning; a disabled export is not."""
-    told = Told()
-    assert open_export({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1", **more}, told) is None
-    assert told.lines == words
+    logger = ErrorKeepingLogger()
+    assert open_export({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1", **more}, logger) is None
+    assert logger.lines == warnings

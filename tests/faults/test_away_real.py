@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from enginekit import A, B, Ground, edit_lower, polled, standing
+from enginekit import A, B, EngineHarness, edit_lower, running_engine, wait_until
 from sitekit import Manifest, condition_of, is_ready
 
 from bench.speed.isolation import Detour, detour
@@ -19,8 +19,8 @@ PATIENT = edit_lower(A, unreachable={"evictAfter": "1s"})
 APPS = "apis/apps/v1"
 
 
-class Way:
-    """A detour to a lower of a ground, as a context manager."""
+class DetouredLower:
+    """A detour to a lower of a harness, as a context manager."""
 
     def __init__(self, sandbox: Sandbox, directory: Path) -> None:
         self._open = detour(sandbox, A, directory)
@@ -39,20 +39,20 @@ def on(pods: dict[str, Manifest], node: str) -> list[Manifest]:
     return [pod for pod in living if pod["spec"].get("nodeName") == node and is_ready(pod)]
 
 
-async def deployed(ground: Ground) -> Manifest:
+async def deployed(harness: EngineHarness) -> Manifest:
     """Run a Deployment of one pod in the first lower, while the other one is cordoned, and return the pod."""
     labels = {"app": "web"}
-    spec = {"replicas": 1, "selector": {"matchLabels": labels}, "template": ground.template(labels)}
-    await ground.upper.create(ground.path("deployments", api=APPS), {"metadata": {"name": "web"}, "spec": spec})
-    pods = await ground.upper.until_all(ground.path("pods"), lambda found: on(found, ground.nodes[A]))
+    spec = {"replicas": 1, "selector": {"matchLabels": labels}, "template": harness.template(labels)}
+    await harness.upper.create(harness.path("deployments", api=APPS), {"metadata": {"name": "web"}, "spec": spec})
+    pods = await harness.upper.until_all(harness.path("pods"), lambda found: on(found, harness.nodes[A]))
     (pod,) = pods.values()
-    await ground.reload(PATIENT)
+    await harness.reload(PATIENT)
     return pod
 
 
-async def below(ground: Ground, lower: str) -> list[Manifest]:
+async def lower_pods(harness: EngineHarness, lower: str) -> list[Manifest]:
     """Return the pods of the namespace in a lower."""
-    found: list[Manifest] = (await ground.sites[lower].read(ground.path("pods")))["items"]
+    found: list[Manifest] = (await harness.sites[lower].read(harness.path("pods")))["items"]
     return found
 
 
@@ -60,41 +60,43 @@ async def test_an_evicted_pod_runs_elsewhere_and_is_removed_once_its_cluster_is_
     sandbox: Sandbox, tmp_path: Path
 ) -> None:
     """The upper pod is terminating while it may still run, and its replacement stays the only pod."""
-    way = Way(sandbox, tmp_path)
-    async with standing(sandbox, tmp_path, PATIENT, edit_lower(B, maintenance="cordon"), way=way) as ground:
-        old = await deployed(ground)
-        (copy,) = await below(ground, A)
+    way = DetouredLower(sandbox, tmp_path)
+    async with running_engine(
+        sandbox, tmp_path, PATIENT, edit_lower(B, maintenance="cordon"), before_start=way
+    ) as harness:
+        old = await deployed(harness)
+        (copy,) = await lower_pods(harness, A)
         await way.detour.part()
-        await polled(lambda: ground.engine.clusters.fleet[A].silent)
-        ground.ahead = LONG
-        pods = await ground.upper.until_all(ground.path("pods"), lambda found: on(found, ground.nodes[B]))
+        await wait_until(lambda: harness.engine.clusters.fleet[A].silent)
+        harness.clock_offset = LONG
+        pods = await harness.upper.until_all(harness.path("pods"), lambda found: on(found, harness.nodes[B]))
         left = pods[old["metadata"]["name"]]
         assert left["metadata"]["uid"] == old["metadata"]["uid"]
         assert condition_of(left, "DisruptionTarget")["reason"] == "LowerUnreachable"
         assert left["status"]["phase"] == "Running"
-        assert [pod["metadata"]["uid"] for pod in await below(ground, A)] == [copy["metadata"]["uid"]]
+        assert [pod["metadata"]["uid"] for pod in await lower_pods(harness, A)] == [copy["metadata"]["uid"]]
         way.detour.mend()
-        await ground.sites[A].until_all(ground.path("pods"), lambda found: not found)
-        await ground.upper.gone(ground.pod_path(old["metadata"]["name"]))
-        node = f"/api/v1/nodes/{ground.nodes[A]}"
-        taints = await ground.upper.until(node, lambda found: UNREACHABLE_TAINT not in str(found["spec"]))
+        await harness.sites[A].until_all(harness.path("pods"), lambda found: not found)
+        await harness.upper.gone(harness.pod_path(old["metadata"]["name"]))
+        node = f"/api/v1/nodes/{harness.nodes[A]}"
+        taints = await harness.upper.until(node, lambda found: UNREACHABLE_TAINT not in str(found["spec"]))
         assert not taints["spec"].get("unschedulable")
-        (only,) = await below(ground, B)
+        (only,) = await lower_pods(harness, B)
         assert is_ready(only)
 
 
-async def pinned(ground: Ground, lower: str) -> None:
+async def pinned(harness: EngineHarness, lower: str) -> None:
     """Run a Deployment of one pod in a lower."""
-    await made_by(ground, "deployments", "pinned", lower)
-    await ground.upper.until_all(ground.path("pods"), lambda found: on(found, ground.nodes[lower]))
+    await made_by(harness, "deployments", "pinned", lower)
+    await harness.upper.until_all(harness.path("pods"), lambda found: on(found, harness.nodes[lower]))
 
 
-async def made_by(ground: Ground, plural: str, name: str, lower: str, **spec: Any) -> None:
+async def made_by(harness: EngineHarness, plural: str, name: str, lower: str, **spec: Any) -> None:
     """Create a workload that has one pod in a lower."""
     labels = {"app": name}
-    template = ground.template(labels, {"nodeSelector": {"kubernetes.io/hostname": ground.nodes[lower]}})
+    template = harness.template(labels, {"nodeSelector": {"kubernetes.io/hostname": harness.nodes[lower]}})
     whole = {"replicas": 1, "selector": {"matchLabels": labels}, "template": template, **spec}
-    await ground.upper.create(ground.path(plural, api=APPS), {"metadata": {"name": name}, "spec": whole})
+    await harness.upper.create(harness.path(plural, api=APPS), {"metadata": {"name": name}, "spec": whole})
 
 
 def names(pods: list[Manifest]) -> set[str]:
@@ -106,23 +108,23 @@ async def test_an_engine_that_starts_creates_no_second_pod_of_a_name_before_a_lo
     sandbox: Sandbox, tmp_path: Path
 ) -> None:
     """The old pod may run in the lower that has not responded yet; pods with generated names do not wait."""
-    way = Way(sandbox, tmp_path)
-    async with standing(sandbox, tmp_path, way=way) as ground:
-        await made_by(ground, "statefulsets", "web", A, serviceName="web", updateStrategy={"type": "OnDelete"})
-        old = (await ground.upper.until(ground.pod_path("web-0"), is_ready))["metadata"]["uid"]
-        await ground.stop()
-        selector = {"kubernetes.io/hostname": ground.nodes[B]}
+    way = DetouredLower(sandbox, tmp_path)
+    async with running_engine(sandbox, tmp_path, before_start=way) as harness:
+        await made_by(harness, "statefulsets", "web", A, serviceName="web", updateStrategy={"type": "OnDelete"})
+        old = (await harness.upper.until(harness.pod_path("web-0"), is_ready))["metadata"]["uid"]
+        await harness.stop()
+        selector = {"kubernetes.io/hostname": harness.nodes[B]}
         moved = {"spec": {"template": {"spec": {"nodeSelector": selector}}}}
-        await ground.upper.patch(ground.path("statefulsets", "web", api=APPS), moved)
-        await ground.upper.delete(ground.pod_path("web-0"), 0)
-        await ground.upper.until(
-            ground.pod_path("web-0"), lambda pod: pod["metadata"]["uid"] != old and pod["spec"].get("nodeName")
+        await harness.upper.patch(harness.path("statefulsets", "web", api=APPS), moved)
+        await harness.upper.delete(harness.pod_path("web-0"), 0)
+        await harness.upper.until(
+            harness.pod_path("web-0"), lambda pod: pod["metadata"]["uid"] != old and pod["spec"].get("nodeName")
         )
         await way.detour.part()
-        await ground.start(await_nodes=False)
-        await pinned(ground, B)
-        assert (names(await below(ground, A)), names(await below(ground, B))) == ({"web"}, {"pinned"})
+        await harness.start(await_nodes=False)
+        await pinned(harness, B)
+        assert (names(await lower_pods(harness, A)), names(await lower_pods(harness, B))) == ({"web"}, {"pinned"})
         way.detour.mend()
-        await ground.upper.until(ground.pod_path("web-0"), is_ready)
-        assert (names(await below(ground, A)), names(await below(ground, B))) == (set(), {"pinned", "web"})
-        await ground.upper.delete(ground.path("statefulsets", "web", api=APPS))
+        await harness.upper.until(harness.pod_path("web-0"), is_ready)
+        assert (names(await lower_pods(harness, A)), names(await lower_pods(harness, B))) == (set(), {"pinned", "web"})
+        await harness.upper.delete(harness.path("statefulsets", "web", api=APPS))

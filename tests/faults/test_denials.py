@@ -25,7 +25,7 @@ async def test_a_refused_pod_is_reported_on_the_upper_pod_and_retried_with_back_
     async with laid_out(sandbox, tmp_path) as field:
         found = await denied(field, [kind for kind in KINDS if kind.name in SHORT], pods=2, hold=HOLD)
     assert [one["kind"] for one in found] == list(SHORT)
-    assert [words for one in found for words in one["broken"]] == []
+    assert [message for one in found for message in one["broken"]] == []
     assert all(one["tries_a_minute"] > 1 for one in found)
 
 
@@ -34,7 +34,7 @@ def test_each_kind_of_refusal_has_another_name() -> None:
     assert len({kind.name for kind in KINDS}) == len(KINDS) == 14
 
 
-def sight(at: float, phase: str = "Pending", message: str = WORDS, reason: str = "Forbidden") -> Sight:
+def observation(at: float, phase: str = "Pending", message: str = WORDS, reason: str = "Forbidden") -> Sight:
     """Return an observation of a pod whose status has the reason why it waits."""
     conditions = [{"type": MIRRORED, "status": "False", "reason": "Forbidden", "message": message}]
     return Sight(at, {"status": {"phase": phase, "reason": reason, "message": message, "conditions": conditions}})
@@ -43,8 +43,8 @@ def sight(at: float, phase: str = "Pending", message: str = WORDS, reason: str =
 def test_the_reason_is_reported_once_status_and_condition_have_it() -> None:
     """The pod must be Pending too; any other observation does not count."""
     bare = Sight(1.0, {"status": {"phase": "Pending"}})
-    assert said_at([bare, sight(3.0), sight(4.0)], WORDS) == 3.0
-    for other in (bare, sight(2.0, "Failed"), sight(2.0, message="else"), sight(2.0, reason="Other")):
+    assert said_at([bare, observation(3.0), observation(4.0)], WORDS) == 3.0
+    for other in (bare, observation(2.0, "Failed"), observation(2.0, message="else"), observation(2.0, reason="Other")):
         assert said_at([other], WORDS) == float("inf")
 
 
@@ -75,12 +75,12 @@ def trial(*moments: float, sights: list[Sight] | None = None) -> Trial:
     field = Field(FakeRig(), None, "")  # type: ignore[arg-type]
     found = Trial(Place(field, KINDS[0]), 1)
     found.made["pod-0"] = 0.0
-    found.sights["pod-0"] = [sight(0.2)] if sights is None else sights
-    asked = Asked("lower-a", "create", "pods", "", "rig-quota", "pod-0")
+    found.sights["pod-0"] = [observation(0.2)] if sights is None else sights
+    write = Asked("lower-a", "create", "pods", "", "rig-quota", "pod-0")
     for at in moments:
-        field.rig.journal.note(asked, Passed(), at)
-        field.rig.journal.note(asked._replace(namespace="rig-other"), Passed(), at)
-    field.rig.journal.note(asked, Passed(), 70.0).status = 201
+        field.rig.journal.note(write, Passed(), at)
+        field.rig.journal.note(write._replace(namespace="rig-other"), Passed(), at)
+    field.rig.journal.note(write, Passed(), 70.0).status = 201
     return found
 
 
@@ -96,20 +96,20 @@ def test_a_correct_trial_has_no_violations() -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "given", "words"),
+    ("found", "given", "message"),
     [
-        (trial(0.1, 6.0, sights=[sight(5.2)]), {}, "quota: pod-0: said only after 5.2 s"),
+        (trial(0.1, 6.0, sights=[observation(5.2)]), {}, "quota: pod-0: said only after 5.2 s"),
         (trial(*(float(at) for at in range(13))), {}, "quota: pod-0: 13 tries in a minute"),
         (trial(0.1), {}, "quota: pod-0: tried once, and not again"),
-        (trial(0.1, 6.0, sights=[sight(0.2), sight(1.0, "Failed")]), {}, "quota: pod-0 Failed"),
+        (trial(0.1, 6.0, sights=[observation(0.2), observation(1.0, "Failed")]), {}, "quota: pod-0 Failed"),
         (trial(0.1, 6.0), {"events": {"pod-0": 3}}, "quota: pod-0: 3 events"),
         (trial(0.1, 6.0), {"lifted": 62.0}, "quota: made only 8.0 s after nothing refused it"),
         (trial(0.1, 6.0), {"back": 31.0}, "quota: runs only 31.0 s after nothing refused it"),
     ],
 )
-def test_each_violation_of_a_trial_is_reported(found: Trial, given: dict[str, Any], words: str) -> None:
+def test_each_violation_of_a_trial_is_reported(found: Trial, given: dict[str, Any], message: str) -> None:
     """A trial with one violation has exactly one message."""
-    assert judged(found, **{**GOOD, **given})["broken"] == [words]
+    assert judged(found, **{**GOOD, **given})["broken"] == [message]
 
 
 async def test_a_field_refuses_only_new_lower_pods_of_its_namespaces() -> None:

@@ -205,8 +205,8 @@ def test_a_set_up_is_recognized_if_its_only_failure_has_cause_and_remedy(found: 
 def test_a_warning_is_recognized_only_if_no_check_fails() -> None:
     """The exit code is 0 then."""
     warning = SETUP._replace(level="warn")
-    told = ("lower-a", "rights", "warn", "the cause", "the remedy")
-    assert warning.judge(diagnosis(told, code=0)) == ""
-    assert warning.judge(diagnosis(told, code=1))
-    assert warning.judge(diagnosis(told, ("lower-a", "reach", "fail", "x", "y"), code=1))
+    finding = ("lower-a", "rights", "warn", "the cause", "the remedy")
+    assert warning.judge(diagnosis(finding, code=0)) == ""
+    assert warning.judge(diagnosis(finding, code=1))
+    assert warning.judge(diagnosis(finding, ("lower-a", "reach", "fail", "x", "y"), code=1))
     assert MOST_SECONDS == 15.0

@@ -42,10 +42,10 @@ async def test_an_engine_that_is_killed_at_a_write_reaches_the_same_final_state(
 ) -> None:
     """It does so for any object and whether the write succeeded or not; no object is created twice or harmed."""
 
-    async def struck(*deeds: Workload) -> None:
+    async def struck(*workload: Workload) -> None:
         """Run some deeds with a separate engine."""
         async with rigged(sandbox, tmp_path_factory.mktemp("rig")) as rig:
-            for deed in deeds:
+            for deed in workload:
                 moment, numbers = STRUCK[deed.name]
                 result = await every_write(rig, deed, moment, numbers, PATIENCE)
                 assert result["broken"] == []
@@ -78,22 +78,22 @@ def write(name: str, verb: str = "patch") -> Asked:
 @pytest.mark.parametrize("moment", MOMENTS)
 async def test_a_crash_happens_at_its_write_and_its_moment(moment: str) -> None:
     """Reads and ignored writes do not count; the engine is killed before or after the write, or not at all."""
-    said: list[str] = []
-    crash = Crash(2, moment, lambda asked: asked.name != "aside", lambda: said.append("killed"))
+    calls: list[str] = []
+    crash = Crash(2, moment, lambda call: call.name != "aside", lambda: calls.append("killed"))
     first, second = write("one"), write("two")
-    for asked in (write("aside"), write("one", "get"), first):
-        assert await crash.meet(asked) == Passed()
-        await crash.carried_out(asked, 200)
-        await crash.answered(asked, 200)
-    assert (said, crash.struck, crash.is_over) == ([], None, False)
-    met = {"before": Dropped(), "after": Passed()}.get(moment, Lost())
-    assert await crash.meet(second) == met
+    for call in (write("aside"), write("one", "get"), first):
+        assert await crash.meet(call) == Passed()
+        await crash.carried_out(call, 200)
+        await crash.answered(call, 200)
+    assert (calls, crash.struck, crash.is_over) == ([], None, False)
+    fault = {"before": Dropped(), "after": Passed()}.get(moment, Lost())
+    assert await crash.meet(second) == fault
     assert crash.struck == second
-    assert (said, crash.is_over) == ((["killed"], True) if moment == "before" else ([], False))
+    assert (calls, crash.is_over) == ((["killed"], True) if moment == "before" else ([], False))
     await crash.carried_out(second, 200)
-    assert said == (["killed"] if moment in ("before", "lost") else [])
+    assert calls == (["killed"] if moment in ("before", "lost") else [])
     await crash.answered(second, 200)
     assert crash.is_over
-    assert said == ([] if moment == "cut" else ["killed"])
+    assert calls == ([] if moment == "cut" else ["killed"])
     assert await crash.meet(write("three")) == (Passed() if moment == "cut" else Hung())
     assert (crash.is_again(write("two")), crash.is_again(first)) == (moment == "cut", False)

@@ -83,7 +83,7 @@ def test_forgeries_have_every_form() -> None:
     texts = [str(forged(seed * 7919**3, pod_below)) for seed in range(2_000)]
     wanted = ("u-web", "made-up", FINALIZER, "ownerReferences", "x" * 20_000, "secretRef", "imagePullSecrets",
               "kube-api-access-", "upper-token-u-web", "nobody", "'optional': True", OTHER_MANAGER)  # fmt: skip
-    assert [words for words in wanted if not any(words in text for text in texts)] == []
+    assert [violation for violation in wanted if not any(violation in text for text in texts)] == []
     assert {forged(seed * 7919**3, thing).kind for seed in range(200)} == set(KINDS)
     assert {forged(seed, predecessor).manager for seed in range(20)} == {FIELD_MANAGER}
 
@@ -131,7 +131,7 @@ def puts(kind: Kind, namespace: str, of: str) -> Spoil:
 
 
 @pytest.mark.parametrize(
-    ("kind", "name", "namespace", "words"),
+    ("kind", "name", "namespace", "violation"),
     [
         (SECRET, "database", "aaa", "not its place"),
         (SECRET, "database", "bank", "no pod bound here asks for it"),
@@ -140,11 +140,13 @@ def puts(kind: Kind, namespace: str, of: str) -> Spoil:
         (SERVICE_ACCOUNT, "payer", "aaa", "not its place"),
     ],
 )
-def test_the_watchman_reports_an_object_in_a_wrong_namespace(kind: Kind, name: str, namespace: str, words: str) -> None:
+def test_the_watchman_reports_an_object_in_a_wrong_namespace(
+    kind: Kind, name: str, namespace: str, violation: str
+) -> None:
     """It does so whoever created the object."""
     found = spoiled(Setting(identity="lower"), puts(kind, namespace, name))
     assert found
-    assert all(one.endswith(words) for one in found), found
+    assert all(one.endswith(violation) for one in found), found
 
 
 def test_the_watchman_reports_a_status_of_another_pod() -> None:

@@ -57,7 +57,10 @@ async def test_on_real_clusters_the_watchman_reports_misplaced_objects_and_data(
             word = ground.ledger.marks.new(BELOW)
             await ground.patch(pod, {"metadata": {"labels": {"team": word}}}, HONEST)
             await until(lambda: _says(ground, 3), "what is wrong is seen", PATIENCE)
-        assert {words.rpartition(": ")[2] for words in watchman.wrong} == {"not its place", "another tenant's object"}
+        assert {violation.rpartition(": ")[2] for violation in watchman.wrong} == {
+            "not its place",
+            "another tenant's object",
+        }
 
 
 @pytest.mark.real

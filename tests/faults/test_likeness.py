@@ -28,7 +28,7 @@ async def test_a_dry_run_cluster_responds_as_a_real_cluster(sandbox: Sandbox) ->
         results = [await trial(cluster, seed, REQUESTS) for seed in range(1, TRIALS + 1)]
     finally:
         await cluster.close()
-    assert [words for one in results for words in one.differences] == []
+    assert [description for one in results for description in one.differences] == []
     assert sum(one.events for one in results) > TRIALS * REQUESTS / 2
 
 
@@ -44,17 +44,17 @@ async def test_different_behavior_is_reported() -> None:
     async with prepared(sides[0]), prepared(sides[1]):
         stock = Stock(lambda *place: patient.find(*sides[0].ref(*place)[1:]))
         pair, asking = Pair(*sides, stock), Asking(1, stock)
-        asked = [(request, await pair.ask(request)) for _ in range(200) for request in asking.next()]
-    unlike_ones = [request for request, words in asked if words]
+        answers = [(request, await pair.ask(request)) for _ in range(200) for request in asking.next()]
+    unlike_ones = [request for request, description in answers if description]
     assert unlike_ones[0].verb == "delete"
     assert {request.kind for request in unlike_ones} == {POD}
 
 
 async def test_random_requests_have_every_form() -> None:
     """They have all verbs, media types and results of preconditions, and the same seed gives the same requests."""
-    first, again = [await asked(7) for _ in range(2)]
+    first, again = [await send_requests(7) for _ in range(2)]
     assert first == again
-    assert first != await asked(8)
+    assert first != await send_requests(8)
     sorts = Counter((request.verb, request.kind.name) for request, _ in first)
     kinds = ("ConfigMap", "Secret", "Pod", "ServiceAccount", "Lease", "Event", "Node", "Namespace")
     assert {(verb, kind) for verb in ("create", "read", "patch", "delete") for kind in kinds} <= sorts.keys()
@@ -65,7 +65,7 @@ async def test_random_requests_have_every_form() -> None:
     assert ends["ok"] > len(first) / 3
 
 
-async def asked(seed: int) -> list[tuple[Request, str]]:
+async def send_requests(seed: int) -> list[tuple[Request, str]]:
     """Send requests to a cluster in memory, and return each with "ok" or the name of its error."""
     cluster = rehearsal()
     side = Side(cluster, "alike", "alike")
@@ -151,10 +151,10 @@ def test_watch_events_are_compared_in_their_order() -> None:
         ("ADDED", "b"),
         ("DELETED", "a"),
     ]
-    told = side.events(recorder.events)
-    assert unlike(CONFIG_MAP, told, told) == []
+    events = side.events(recorder.events)
+    assert unlike(CONFIG_MAP, events, events) == []
     other = side.events([("ADDED", stored("a", 1)), ("DELETED", stored("a", 2))])
-    assert unlike(CONFIG_MAP, told, other) == [
+    assert unlike(CONFIG_MAP, events, other) == [
         "ConfigMap: event 1: told: rehearsed 'MODIFIED', really 'DELETED'",
         "ConfigMap: 4 events, really 2",
     ]

@@ -30,7 +30,7 @@ def test_the_pairs_cover_every_situation() -> None:
 def test_an_engine_with_outdated_caches_does_no_harm(share: int) -> None:
     """No live pod is ended, no pod runs twice, and both engines settle."""
     every = list(PAIRS.values())[::EVERY][share::SHARES]
-    assert [words for words in map(tried, every) if words] == []
+    assert [violation for violation in map(tried, every) if violation] == []
 
 
 @pytest.mark.parametrize("name", [name for name in PAIRS if name.startswith("Pod told, 16, runs")])
@@ -62,10 +62,10 @@ def test_two_engines_that_disagree_on_reachability_write_at_a_limited_rate() -> 
         await stage.rest(APART)
         written.extend(stage.done[start:])
         await late.recover()
-        said = [*await ended(stage, model), *late.defects]
+        defects = [*await ended(stage, model), *late.defects]
         await stage.crash()
         await late.crash()
-        return said
+        return defects
 
     assert in_no_time(run) == []
     assert 2 * FOUGHT_OVER < len(written) <= MOST * FOUGHT_OVER

@@ -23,4 +23,4 @@ def test_there_are_at_least_a_thousand_races() -> None:
 def test_a_recreated_object_is_handled_as_another_object(share: int) -> None:
     """It is not deleted, has its own status and content, and nothing of its predecessor is left."""
     every = list(RACES.values())[share::SHARES]
-    assert [words for words in map(raced, every) if words] == []
+    assert [violation for violation in map(raced, every) if violation] == []

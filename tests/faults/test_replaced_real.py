@@ -47,7 +47,7 @@ def test_violations_of_a_replacement_trial_are_reported(
     names = ("created", "failed", "unprepared", "unprepared_after_a_kill")
     assert tuple(found[name] for name in names) == counts
     assert len(found["broken"]) == len(broken)
-    assert all(words.startswith(begin) for words, begin in zip(found["broken"], broken, strict=True))
+    assert all(message.startswith(begin) for message, begin in zip(found["broken"], broken, strict=True))
 
 
 def test_pods_that_were_not_mutated_in_time_are_counted_separately() -> None:

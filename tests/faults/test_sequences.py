@@ -94,7 +94,7 @@ def spoiled(spoil: Spoil) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "words"),
+    ("spoil", "violation"),
     [
         (lacks(_B, POD, "p0"), "p0 is not below, Running above"),
         (lacks(UPPER, POD, "p0"), "p0 runs in lower-b for nobody"),
@@ -110,14 +110,14 @@ def spoiled(spoil: Spoil) -> list[str]:
         (has(_A, POD, "p1", status={"phase": "Failed"}), "lower-a: Pod shop/p1 is a stranger's and was touched"),
     ],
 )
-def test_the_model_reports_each_wrong_state(spoil: Spoil, words: str) -> None:
+def test_the_model_reports_each_wrong_state(spoil: Spoil, violation: str) -> None:
     """It reports nothing else."""
-    assert spoiled(spoil) == [words]
+    assert spoiled(spoil) == [violation]
 
 
 def looked(look: Spoil) -> list[str]:
     """Reach the correct state, pass a write to the model, and return what it reports about it."""
-    return [re.sub(r"^.*? shop/\S+: ", "", words) for words in spoiled(look)]
+    return [re.sub(r"^.*? shop/\S+: ", "", violation) for violation in spoiled(look)]
 
 
 def uid_of(stage: Stage, about: Ref) -> str:
@@ -128,7 +128,7 @@ def uid_of(stage: Stage, about: Ref) -> str:
 
 
 @pytest.mark.parametrize(
-    ("verb", "cluster", "kind", "name", "words"),
+    ("verb", "cluster", "kind", "name", "violations"),
     [
         ("delete", _B, POD, "p0", ["its upper pod lives"]),
         ("delete", UPPER, POD, "p0", ["nobody deleted it", "it still runs below"]),
@@ -138,11 +138,11 @@ def uid_of(stage: Stage, about: Ref) -> str:
     ],
 )
 def test_the_model_reports_a_forbidden_deletion(
-    verb: str, cluster: str, kind: Kind, name: str, words: list[str]
+    verb: str, cluster: str, kind: Kind, name: str, violations: list[str]
 ) -> None:
     """It checks before the deletion, because later changes may hide it."""
     about = ref(cluster, kind, name)
-    assert looked(lambda stage, model: model.look(verb, about, uid_of(stage, about))) == words
+    assert looked(lambda stage, model: model.look(verb, about, uid_of(stage, about))) == violations
 
 
 def test_the_model_reports_a_forbidden_write() -> None:

@@ -45,8 +45,8 @@ async def test_only_writes_in_shaken_namespaces_have_faults(sandbox: Sandbox, tm
         weather.shaken.add("shaken")
         write, read_only = (Asked("upper", verb, "pods", "", "shaken", "p0") for verb in ("patch", "get"))
         assert {await weather.meet(one) for one in [write._replace(namespace="calm"), read_only] * 50} == {Passed()}
-        met = [await weather.meet(write) for _ in range(800)]
-    faults = [one for one in met if one != Passed()]
+        drawn_faults = [await weather.meet(write) for _ in range(800)]
+    faults = [one for one in drawn_faults if one != Passed()]
     assert 100 < len(faults) < 2 * 800 / ONE_IN
     assert {type(one) for one in faults} == {Dropped, Lost, Torn, Delayed, Refused}
     assert sum(weather.met.values()) == len(faults)
@@ -64,9 +64,9 @@ async def test_on_real_clusters_each_wrong_state_is_reported(sandbox: Sandbox, t
                 await ground.carry_out(action)
             await until(lambda: _is_right(ground), "everything is right", PATIENCE)
             rig.kill()
-            for action, words in SPOILS:
+            for action, violation in SPOILS:
                 await ground.carry_out(*read([action]))
-                assert words in await ground.wrong(), action
+                assert violation in await ground.wrong(), action
             assert await ground.wrong() == [SPOILS[-1][1]]
             assert any("Pod" not in one and "p0" in one for one in ground.story())
             await rig.upper.delete(scene.path("pods", "p0") + "?gracePeriodSeconds=0")

@@ -58,4 +58,4 @@ def test_each_figure_above_its_bar_is_reported(change: dict, broken: list[str]) 
     found = judged(
         {"cpu_us": 90.0, "worst_ms": 12.0, "runs": [RUN], "failed_while_down": {"plain": 0, "opted": 0}, **change}
     )
-    assert [words.partition(" ")[0] for words in found["broken"]] == broken
+    assert [message.partition(" ")[0] for message in found["broken"]] == broken

@@ -10,7 +10,7 @@ from typing import Any
 from uuid import uuid4
 
 import yaml
-from enginekit import UPPER, Done, ran
+from enginekit import UPPER, CommandResult, run_command
 from sitekit import Manifest, Site
 
 from tensile.deploy.manifests import STORAGE, RenderOptions, rendering
@@ -41,17 +41,17 @@ def setup(name: str, **fields: Any) -> Setup:
     return rendering(yaml.safe_dump(file).encode(), "topology.yaml", RenderOptions(name, None))
 
 
-class Hand:
+class Kubectl:
     """The kubectl of an administrator, for the clusters of a sandbox."""
 
     def __init__(self, sandbox: Sandbox) -> None:
         self.sandbox = sandbox
 
-    async def __call__(self, *arguments: str, cluster: str = UPPER, stdin: str = "") -> Done:
+    async def __call__(self, *arguments: str, cluster: str = UPPER, stdin: str = "") -> CommandResult:
         """Run kubectl until it ends."""
-        return await ran(self.sandbox.kubectl_command(*arguments, cluster=cluster), stdin=stdin)
+        return await run_command(self.sandbox.kubectl_command(*arguments, cluster=cluster), stdin=stdin)
 
-    async def well(self, *arguments: str, cluster: str = UPPER, stdin: str = "") -> str:
+    async def check_output(self, *arguments: str, cluster: str = UPPER, stdin: str = "") -> str:
         """Run kubectl, require that it succeeds without a warning, and return its output."""
         done = await self(*arguments, cluster=cluster, stdin=stdin)
         assert (done.code, done.err) == (0, ""), done
@@ -67,7 +67,7 @@ class Hand:
             "LOWER": str(lower),
         }
         script = "\n".join((f"cd {shlex.quote(str(directory))}", *commands))
-        done = await ran(["env", *(f"{key}={value}" for key, value in variables.items()), "sh", "-euc", script])
+        done = await run_command(["env", *(f"{key}={value}" for key, value in variables.items()), "sh", "-euc", script])
         assert (done.code, done.err) == (0, ""), done
 
 
@@ -80,11 +80,11 @@ async def namespaced(sandbox: Sandbox, *clusters: str, name: str = "") -> AsyncI
         yield name, sites
     finally:
         for site in sites.values():
-            await cleared(site, name)
+            await remove_setup(site, name)
             await site.close()
 
 
-async def cleared(site: Site, name: str) -> None:
+async def remove_setup(site: Site, name: str) -> None:
     """Remove from a cluster the namespace of a setup, and its roles and its Lease outside of the namespace."""
     group = "/apis/rbac.authorization.k8s.io/v1"
     for kind in CLUSTER_WIDE:

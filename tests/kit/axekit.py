@@ -16,7 +16,7 @@ from tensile.sandbox.binaries import cache_directory
 VERSION = "4.10.3"
 SHA256 = "880970c081707360e64f34cea25ff91892f5bc95675b0776925b9709dd8a68bb"
 """The checksum of the script."""
-GRAVE = ("serious", "critical")
+SERIOUS_IMPACTS = ("serious", "critical")
 _SCRIPT = "package/axe.min.js"
 _LIMIT = 120.0
 
@@ -63,10 +63,10 @@ def _fetched() -> bytes | None:
 
 async def violations(browser: Browser, axe: str) -> list[Violation]:
     """Return the serious and critical violations on the open page."""
-    await browser.value(f"{axe};0")
-    found: list[dict[str, Any]] = await browser.value("axe.run().then(found => found.violations)")
+    await browser.evaluate(f"{axe};0")
+    found: list[dict[str, Any]] = await browser.evaluate("axe.run().then(found => found.violations)")
     return [
         Violation(str(one["id"]), tuple(str(node["html"])[:200] for node in one["nodes"]))
         for one in found
-        if one["impact"] in GRAVE
+        if one["impact"] in SERIOUS_IMPACTS
     ]

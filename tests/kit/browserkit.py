@@ -32,7 +32,7 @@ def program() -> str:
     return next((path for name in PROGRAMS if (path := which(name))), "")
 
 
-class Seen(NamedTuple):
+class PageActivity(NamedTuple):
     """What happened since the last load: faults in the console, and the addresses that were requested."""
 
     faults: tuple[str, ...]
@@ -74,23 +74,23 @@ class Browser:
             self._events.append(message)
         return message
 
-    async def load(self, url: str) -> Seen:
+    async def load(self, url: str) -> PageActivity:
         """Load a page, and return what happened until it was loaded."""
-        return await self.follow(self.call("Page.navigate", url=url))
+        return await self.navigate(self.call("Page.navigate", url=url))
 
-    async def follow(self, act: Awaitable[object]) -> Seen:
+    async def navigate(self, act: Awaitable[object]) -> PageActivity:
         """Await an action that loads a page, such as a click, and return what happened until the page was loaded."""
         self._events.clear()
         await act
         while not any(one["method"] == "Page.loadEventFired" for one in self._events):
             await self._message()
-        return self.seen()
+        return self.activity()
 
-    def seen(self) -> Seen:
+    def activity(self) -> PageActivity:
         """Return what happened since the last load began."""
         faults = (str(one["params"]) for one in self._events if one["method"] in _FAULTS and _is_grave(one))
         sent = (one for one in self._events if one["method"] == "Network.requestWillBeSent")
-        return Seen(tuple(faults), tuple(str(one["params"]["request"]["url"]) for one in sent))
+        return PageActivity(tuple(faults), tuple(str(one["params"]["request"]["url"]) for one in sent))
 
     async def resize(self, width: int) -> None:
         """Set the width of the page, in pixels."""
@@ -98,27 +98,27 @@ class Browser:
             "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False
         )
 
-    async def prefer(self, scheme: str) -> None:
+    async def set_color_scheme(self, scheme: str) -> None:
         """Set the preferred color scheme, light or dark."""
         feature = {"name": "prefers-color-scheme", "value": scheme}
         await self.call("Emulation.setEmulatedMedia", features=[feature])
 
-    async def value(self, expression: str) -> Any:
+    async def evaluate(self, expression: str) -> Any:
         """Return the value of a JavaScript expression; of a promise, the value to which it resolves."""
         found = await self.call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
         assert "exceptionDetails" not in found, f"{expression}: {found['exceptionDetails']}"
         return found["result"].get("value")
 
-    async def once(self, expression: str) -> Any:
+    async def wait_for(self, expression: str) -> Any:
         """Return the value of an expression as soon as it is true."""
         look = f"const look = () => {{ const it = {expression}; it ? done(it) : requestAnimationFrame(look) }}"
-        return await self.value(f"new Promise(done => {{ {look}; look() }})")
+        return await self.evaluate(f"new Promise(done => {{ {look}; look() }})")
 
 
 def _is_grave(event: dict[str, Any]) -> bool:
     """Report whether an event is an error or a warning, and not only information."""
-    said = event["params"]
-    return said.get("type", said.get("entry", {}).get("level", "error")) in _GRAVE
+    params = event["params"]
+    return params.get("type", params.get("entry", {}).get("level", "error")) in _GRAVE
 
 
 @asynccontextmanager
@@ -144,11 +144,11 @@ async def browsing(profile: Path) -> AsyncIterator[Browser]:
 async def _address(process: asyncio.subprocess.Process) -> str:
     """Return the address that the browser prints when it is ready."""
     assert process.stderr is not None
-    said = b""
+    output = b""
     async with asyncio.timeout(LIMIT):
         async for line in process.stderr:
-            said += line
+            output += line
             _, found, address = line.decode().partition("DevTools listening on ")
             if found:
                 return address.strip()
-    raise AssertionError(f"the browser ended before it was ready: {said.decode()}")
+    raise AssertionError(f"the browser ended before it was ready: {output.decode()}")

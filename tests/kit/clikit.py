@@ -45,7 +45,7 @@ class Completed(NamedTuple):
         return self.out + self.err
 
 
-class Wait(NamedTuple):
+class HangingCommand(NamedTuple):
     """A command that waits for an address that does not answer; `result` has its output and its duration."""
 
     result: "Future[tuple[Completed, float]]"
@@ -54,7 +54,7 @@ class Wait(NamedTuple):
 
 
 @contextmanager
-def logging_kept() -> Iterator[None]:
+def restored_logging() -> Iterator[None]:
     """Restore the configuration of logging at the end."""
     root = logging.getLogger()
     level, handlers = root.level, list(root.handlers)
@@ -67,12 +67,12 @@ def logging_kept() -> Iterator[None]:
             root.removeHandler(handler)
 
 
-def within(capsys: Capture, *arguments: str) -> Completed:
+def run_in_process(capsys: Capture, *arguments: str) -> Completed:
     """Run the program inside the test process, because a new process costs far more than parsing a command line.
 
     The configuration of logging is restored afterwards.
     """
-    with logging_kept(), pytest.raises(SystemExit) as ended:
+    with restored_logging(), pytest.raises(SystemExit) as ended:
         main(arguments)
     return Completed(int(str(ended.value.code)), *capsys.readouterr())
 
@@ -84,10 +84,10 @@ def environment(**more: str) -> dict[str, str]:
 
 def tensile(*arguments: str | Path, stdin: bytes = b"", cwd: Path | None = None, **variables: str) -> Completed:
     """Run the program until it ends; it must never print a traceback, or colors into a pipe."""
-    words = [*map(str, arguments)]
+    command = [*map(str, arguments)]
     if any(name.startswith("PYTHON") for name in variables):
-        return installed(*words, stdin=stdin, cwd=cwd, **variables)
-    return checked(*FORKS.run(words, stdin, cwd, environment(**variables), LIMIT))
+        return installed(*command, stdin=stdin, cwd=cwd, **variables)
+    return completed(*FORKS.run(command, stdin, cwd, environment(**variables), LIMIT))
 
 
 def installed(*arguments: str, stdin: bytes = b"", cwd: Path | None = None, **variables: str) -> Completed:
@@ -101,30 +101,30 @@ def installed(*arguments: str, stdin: bytes = b"", cwd: Path | None = None, **va
         timeout=LIMIT,
         check=False,
     )
-    return checked(done.returncode, done.stdout, done.stderr)
+    return completed(done.returncode, done.stdout, done.stderr)
 
 
-def timed(*arguments: str | Path) -> tuple[Completed, float]:
+def run_timed(*arguments: str | Path) -> tuple[Completed, float]:
     """Run the program until it ends, and return its output and its duration in seconds."""
     begin = time.monotonic()
-    told = tensile(*arguments)
-    return told, time.monotonic() - begin
+    result = tensile(*arguments)
+    return result, time.monotonic() - begin
 
 
-def refused(*arguments: str | Path, **options: Any) -> str:
+def run_failing(*arguments: str | Path, **options: Any) -> str:
     """Run the program, require exit code 1 and all output on stderr, and return that output."""
-    told = tensile(*arguments, **options)
-    assert (told.code, told.out) == (1, ""), told
-    assert told.err.endswith("\n")
-    return told.err
+    result = tensile(*arguments, **options)
+    assert (result.code, result.out) == (1, ""), result
+    assert result.err.endswith("\n")
+    return result.err
 
 
-def checked(code: int, out: bytes, err: bytes) -> Completed:
+def completed(code: int, out: bytes, err: bytes) -> Completed:
     """Return what a process left, after a check that its output has no traceback and no escape codes."""
-    told = Completed(code, out.decode(), err.decode())
-    assert "Traceback" not in told.all, told.all
-    assert "\x1b" not in told.all, told.all
-    return told
+    result = Completed(code, out.decode(), err.decode())
+    assert "Traceback" not in result.all, result.all
+    assert "\x1b" not in result.all, result.all
+    return result
 
 
 @contextmanager
@@ -145,12 +145,12 @@ def started(*arguments: str | Path, **variables: str) -> Iterator["subprocess.Po
         process.communicate()
 
 
-def ended(process: "subprocess.Popen[bytes]", signal: int | None = None, limit: float = LIMIT) -> Completed:
+def wait_for_exit(process: "subprocess.Popen[bytes]", signal: int | None = None, limit: float = LIMIT) -> Completed:
     """Wait until a program has ended, by a signal if one is given."""
     if signal is not None:
         process.send_signal(signal)
     out, err = process.communicate(timeout=limit)
-    return checked(process.returncode, out, err)
+    return completed(process.returncode, out, err)
 
 
 def lines(text: str) -> list[dict[str, Any]]:
@@ -160,7 +160,7 @@ def lines(text: str) -> list[dict[str, Any]]:
     return found
 
 
-def listening() -> socket.socket:
+def silent_listener() -> socket.socket:
     """Return a server socket that accepts connections and never answers."""
     return socket.create_server(("127.0.0.1", 0))
 

@@ -49,12 +49,12 @@ def commands() -> dict[str, TyperCommand]:
     return dict(_within(root, ()))
 
 
-def _within(group: TyperGroup, words: tuple[str, ...]) -> Iterator[tuple[str, TyperCommand]]:
+def _within(group: TyperGroup, names: tuple[str, ...]) -> Iterator[tuple[str, TyperCommand]]:
     for name, command in sorted(group.commands.items(), key=_panel):
         if isinstance(command, TyperGroup):
-            yield from _within(command, (*words, name))
+            yield from _within(command, (*names, name))
         elif isinstance(command, TyperCommand) and not command.hidden:
-            yield " ".join((*words, name)), command
+            yield " ".join((*names, name)), command
 
 
 def _panel(named: tuple[str, Any]) -> int:
@@ -96,7 +96,7 @@ def _command(name: str, command: TyperCommand) -> Iterator[str]:
         yield ""
     yield f"```\n{help_text(command).examples}\n```\n"
     if name in EXITS:
-        yield f"Exit code {'; '.join(f'{code}: {words}' for code, words in EXITS[name].items())}.\n"
+        yield f"Exit code {'; '.join(f'{code}: {meaning}' for code, meaning in EXITS[name].items())}.\n"
 
 
 def _one_line(text: str | None) -> str:
@@ -111,14 +111,14 @@ def _spelling(one: Parameter) -> str:
 
 
 def _meaning(one: Parameter) -> str:
-    said, _, _ = _one_line(one.help).partition(" Default: ")
-    return said.replace("|", "\\|")
+    meaning, _, _ = _one_line(one.help).partition(" Default: ")
+    return meaning.replace("|", "\\|")
 
 
 def _default(one: Parameter) -> str:
-    _, _, said = _one_line(one.help).partition(" Default: ")
-    if said:
-        return said.removesuffix(".")
+    _, _, default = _one_line(one.help).partition(" Default: ")
+    if default:
+        return default.removesuffix(".")
     if one.required:
         return "*required*"
     is_told = one.default not in (None, False) and not callable(one.default)

@@ -32,7 +32,7 @@ SECTIONS: Mapping[str, tuple[str, str]] = {
 """The heading for each annotation of a constant, and what the constant is."""
 
 
-class Word(NamedTuple):
+class DocumentedConstant(NamedTuple):
     """A constant of the code: module, name, annotation, value, and the meaning and remedy in its docstring."""
 
     module: str
@@ -57,17 +57,17 @@ def nodes() -> Mapping[str, tuple[ast.AST, ...]]:
 
 
 @cache
-def words() -> tuple[Word, ...]:
+def documented_constants() -> tuple[DocumentedConstant, ...]:
     """Return every constant whose annotation makes it a row of the page."""
-    return tuple(word for module, tree in trees().items() for word in _words(module, tree))
+    return tuple(word for module, tree in trees().items() for word in _documented_constants(module, tree))
 
 
-def _words(module: str, tree: ast.Module) -> Iterator[Word]:
+def _documented_constants(module: str, tree: ast.Module) -> Iterator[DocumentedConstant]:
     for node, text in _with_docstrings(tree):
         match node:
             case ast.AnnAssign(target=ast.Name(id=name), annotation=ast.Name(id=kind)) if kind in SECTIONS:
                 value = getattr(import_module(module), name)
-                yield Word(module, name, kind, value, *_parts(f"{module}.{name}", text))
+                yield DocumentedConstant(module, name, kind, value, *_parts(f"{module}.{name}", text))
 
 
 def _with_docstrings(tree: ast.Module) -> Iterator[tuple[ast.stmt, str]]:
@@ -108,8 +108,8 @@ def rewritten(text: str) -> str:
     return f"{before}{BEGIN}\n{reference()}\n{END}{after}"
 
 
-def _of(kind: str) -> list[Word]:
-    return sorted((one for one in words() if one.kind == kind), key=lambda one: (one.value, one.meaning))
+def _of(kind: str) -> list[DocumentedConstant]:
+    return sorted((one for one in documented_constants() if one.kind == kind), key=lambda one: (one.value, one.meaning))
 
 
 def _own_metrics() -> Iterator[str]:

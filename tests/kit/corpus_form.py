@@ -20,7 +20,7 @@ ONE = HEAD + "lowers:\n- name: a\n  kubeconfig: kubeconfigs/a\n"
 
 @dataclass(frozen=True)
 class Bad:
-    """One kind of bad file: `text` is bad at the caret, and the error there has `path` and contains `words`.
+    """One kind of bad file: `text` is bad at the caret, and the error there has `path` and contains `message`.
 
     `alone` means that the file has no other error; `configmap` that it is parsed as a topology from a ConfigMap.
     """
@@ -28,7 +28,7 @@ class Bad:
     kind: str
     marked: str
     path: str
-    words: str
+    message: str
     alone: bool = True
     configmap: bool = False
 

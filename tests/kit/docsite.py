@@ -72,7 +72,7 @@ spec:
 """Storage of a lower cluster: the sandbox has no provisioner, so a volume exists already."""
 
 
-class Site:
+class DocumentationShell:
     """The site; one for all pages, cleared after each page."""
 
     def __init__(self, root: Path, sandbox: Sandbox) -> None:
@@ -107,7 +107,7 @@ class Site:
             "NO_COLOR": "1",
         }
 
-    def begin(self) -> None:
+    def start_page(self) -> None:
         """Start a page: write the topology of the two clusters, and reset the state of the shell."""
         self.state.write_text("")
         for name, text in {"topology.yaml": TOPOLOGY, "workload.yaml": WORKLOAD, "volumes.yaml": VOLUMES}.items():
@@ -124,10 +124,10 @@ class Site:
         path = self.root / name
         path.parent.mkdir(exist_ok=True)
         if path.parent == self.root and len(documents) == 1 and documents[0].get("kind") == "Topology":
-            text = yaml.safe_dump(self._here(documents[0]), sort_keys=False)
+            text = yaml.safe_dump(self._with_local_ports(documents[0]), sort_keys=False)
         path.write_text(text)
 
-    def _here(self, topology: dict[str, Any]) -> dict[str, Any]:
+    def _with_local_ports(self, topology: dict[str, Any]) -> dict[str, Any]:
         here = {"bind": LOOPBACK, "port": self.kubelet, "nodeAddress": LOOPBACK}
         return {
             **topology,
@@ -137,12 +137,12 @@ class Site:
 
     def run(self, fence: Fence) -> str:
         """Run a block until it ends and return its output; fail if its exit code differs from the page's."""
-        text, code = self.ended(fence.text)
-        wanted = int(fence.said.get("ends with", 0))
+        text, code = self.run_script(fence.text)
+        wanted = int(fence.directives.get("ends with", 0))
         assert code == wanted, f"{fence.place} ended with {code}, not with {wanted}:\n{fence.text}\n{text}"
         return text
 
-    def ended(self, text: str) -> tuple[str, int]:
+    def run_script(self, text: str) -> tuple[str, int]:
         """Run a shell text with the exports and the working directory that the earlier ones left."""
         self.is_used = self.is_used or "kubectl" in text
         end = f'code=$?; {{ export -p; printf "cd %q\\n" "$PWD"; }} > {self.state}; exit $code'
@@ -152,7 +152,7 @@ class Site:
             done = subprocess.run(timeout=LIMIT, check=False, **self._shell(script, written))
         return output.read_text(), done.returncode
 
-    def go_on(self, text: str, ready: str) -> None:
+    def start_in_background(self, text: str, ready: str) -> None:
         """Run a block in the background, and wait until a command succeeds."""
         script = f"set -eu\n. {self.state}\n{text}"
         log = self.files / f"background-{len(self.background)}"
@@ -160,7 +160,7 @@ class Site:
             process = subprocess.Popen(start_new_session=True, **self._shell(script, written))
         self.background.append(process)
         until(
-            lambda: process.poll() is not None or self.ended(ready)[1] == 0,
+            lambda: process.poll() is not None or self.run_script(ready)[1] == 0,
             lambda: f"{text}\n{log.read_text()}",
             LIMIT,
         )
@@ -177,10 +177,12 @@ class Site:
             "stderr": written,
         }
 
-    def engine(self) -> None:
+    def start_engine(self) -> None:
         """Run the engine for a page that requires it."""
         nodes = "node/lower-a node/lower-b"
-        self.go_on("tensile run -f topology.yaml", f"kubectl wait --for=condition=Ready {nodes} --timeout=1s")
+        self.start_in_background(
+            "tensile run -f topology.yaml", f"kubectl wait --for=condition=Ready {nodes} --timeout=1s"
+        )
 
     def clear(self) -> None:
         """Remove a page's objects from the upper while its engine runs, then end its background processes."""
@@ -193,8 +195,8 @@ class Site:
             self.end()
         self._kubectl("delete", "nodes", "-l", "type=virtual-kubelet", "--ignore-not-found")
         self._kubectl("delete", "mutatingwebhookconfigurations,storageclasses", "--all")
-        told = [f"tensile-demo-{what}" for what in ("status", "history")]
-        self._kubectl("-n", "kube-system", "delete", "configmaps", *told, "--ignore-not-found")
+        configmaps = [f"tensile-demo-{what}" for what in ("status", "history")]
+        self._kubectl("-n", "kube-system", "delete", "configmaps", *configmaps, "--ignore-not-found")
 
     def _clear_workload(self) -> None:
         kinds = "deployments,statefulsets,jobs,pods,persistentvolumeclaims,poddisruptionbudgets"
@@ -238,13 +240,13 @@ def _alike(shown: str, printed: str) -> bool:
 
 
 @contextlib.contextmanager
-def standing(root: Path) -> Iterator[Site]:
+def documentation_shell(root: Path) -> Iterator[DocumentationShell]:
     """Yield a site with a sandbox in its `.tensile-sandbox`, where `tensile sandbox` looks for it."""
     place = root / "work"
     place.mkdir()
     with Sandbox.start(place / ".tensile-sandbox") as sandbox:
-        site = Site(place, sandbox)
+        shell = DocumentationShell(place, sandbox)
         try:
-            yield site
+            yield shell
         finally:
-            site.end()
+            shell.end()

@@ -57,7 +57,7 @@ def topology(**fields: Any) -> Topology:
     return parse(orjson.dumps(file).decode(), name="topology.yaml")
 
 
-def way(host: str = "192.0.2.1", **fields: Any) -> ServerEndpoint:
+def server_endpoint(host: str = "192.0.2.1", **fields: Any) -> ServerEndpoint:
     """Make a server endpoint with a valid certificate and CA."""
     basis = ServerEndpoint("kubeconfigs/it", f"https://{host}:6443", host, 6443, host, CA.pair.certificate, signed_by())
     return basis._replace(**{"flags": "--kubeconfig kubeconfigs/it --context b", **fields})
@@ -66,7 +66,7 @@ def way(host: str = "192.0.2.1", **fields: Any) -> ServerEndpoint:
 def contact(stage: Stage = Stage.DONE, error: str = "", **fields: Any) -> ContactResult:
     """Make the result of a contact that reached this stage."""
     shown = der(signed_by(addresses=("192.0.2.1",)))
-    return ContactResult(way(), stage, error, shown, "v1.36.3", 0.2)._replace(**fields)
+    return ContactResult(server_endpoint(), stage, error, shown, "v1.36.3", 0.2)._replace(**fields)
 
 
 def real_node(ready: str = "True", **spec: Any) -> Manifest:
@@ -74,7 +74,7 @@ def real_node(ready: str = "True", **spec: Any) -> Manifest:
     return {"metadata": {"name": "n1"}, "spec": spec, "status": {"conditions": [{"type": "Ready", "status": ready}]}}
 
 
-def side(name: str = LOWER, **fields: Any) -> ClusterFacts:
+def cluster_facts(name: str = LOWER, **fields: Any) -> ClusterFacts:
     """Make the facts of a healthy cluster; `fields` replace its own, and `answers` are merged over the usual ones.
 
     A lower has one node that is Ready.
@@ -87,7 +87,7 @@ def side(name: str = LOWER, **fields: Any) -> ClusterFacts:
     )
     answers = {key: QueryAnswer(value) for key, value in usual.items()} | fields.pop("answers", {})
     known = UPPER_ID if name == UPPER else LOWER_ID
-    own = contact(endpoint=way("192.0.2.3")) if name == UPPER else contact()
+    own = contact(endpoint=server_endpoint("192.0.2.3")) if name == UPPER else contact()
     made = ClusterFacts(name, contact=own, user="engine", identity=known, missing=[], answers=answers)
     for field, value in fields.items():
         setattr(made, field, value)
@@ -96,9 +96,9 @@ def side(name: str = LOWER, **fields: Any) -> ClusterFacts:
 
 def facts(upper: ClusterFacts | None = None, *lowers: ClusterFacts, **fields: Any) -> Facts:
     """Make the facts of all clusters; without lowers given, one healthy lower."""
-    found = {one.name: one for one in lowers or (side(),)}
+    found = {one.name: one for one in lowers or (cluster_facts(),)}
     named = fields.pop("topology", None) or topology()
-    basis = Facts(named, upper or side(UPPER), found, {}, "192.0.2.9", NOW)
+    basis = Facts(named, upper or cluster_facts(UPPER), found, {}, "192.0.2.9", NOW)
     return replace(basis, **fields)
 
 
@@ -127,7 +127,7 @@ def lease(ago: float = 1.0) -> QueryAnswer:
     return QueryAnswer({"spec": {"renewTime": (NOW - timedelta(seconds=ago)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")}})
 
 
-def only(found: Iterable[Finding]) -> Finding:
+def only_finding(found: Iterable[Finding]) -> Finding:
     """Return the one finding."""
     (finding,) = found
     return finding
@@ -138,6 +138,6 @@ def levels(found: Iterable[Finding]) -> list[Level]:
     return [finding.level for finding in found]
 
 
-def at(found: Iterable[Finding], level: Level) -> list[Finding]:
+def findings_at(found: Iterable[Finding], level: Level) -> list[Finding]:
     """Return the findings of a level."""
     return [finding for finding in found if finding.level == level]

@@ -20,8 +20,8 @@ from uuid import uuid4
 
 import orjson
 from forkserver import FORKS
-from seeing import has_seen_all, positions
 from sitekit import LIMIT, Manifest, Refused, Site, is_ready, is_true
+from synckit import has_seen_all, positions
 
 from bench.kit import audit, topologies
 from bench.kit.granting import everything, grant, path_of, roles_of, thing, without
@@ -58,7 +58,7 @@ TOLERATION = {"key": "virtual-kubelet.io/provider", "operator": "Exists"}
 _WORKLOADS = ("apps/v1/%s/deployments", "apps/v1/%s/daemonsets", "apps/v1/%s/replicasets", "batch/v1/%s/jobs")
 _SOON = 1.0
 _AGAIN = 0.05
-_UNTOLD = 0.5
+_RECHECK = 0.5
 """Seconds between checks of what an engine has not observed, if none of its watches makes progress."""
 _SEEING = 20.0
 """Seconds after which an engine is assumed to observe no more, because its cache cannot read the rest."""
@@ -69,7 +69,7 @@ WITHOUT, USES = "TENSILE_WITHOUT", "TENSILE_USES"
 Edit = Callable[[Manifest], object]
 
 
-class Done(NamedTuple):
+class CommandResult(NamedTuple):
     """How a command ended."""
 
     code: int
@@ -107,7 +107,7 @@ class LoopRecorder:
         self.defects.append(f"{key}: {''.join(traceback.format_exception(error))}")
 
 
-class Ground:
+class EngineHarness:
     """A sandbox's clusters, a topology of its lowers with unique names, and an engine to start and stop.
 
     `directory` holds the topology's files: kubeconfigs of its own user and the kubelet's certificate.
@@ -119,7 +119,7 @@ class Ground:
     upper: Site
     configmap = "topology"
     """The ConfigMap of the topology; its status may be written to one beside it."""
-    ahead = 0.0
+    clock_offset = 0.0
     """Seconds by which the engine's clock for unreachable clusters is ahead of the real one."""
 
     def __init__(self, sandbox: Sandbox, directory: Path) -> None:
@@ -128,7 +128,7 @@ class Ground:
         self.sandbox = sandbox
         self.directory = directory
         self.nodes = {name: f"e2e-{self.mark}-{name[-1]}" for name in self.lowers}
-        self.heard = LoopRecorder()
+        self.loop_recorder = LoopRecorder()
         self.is_started = False
         self.sites: dict[str, Site] = {}
         self.roles: dict[str, list[Manifest]] = {}
@@ -149,15 +149,15 @@ class Ground:
             (await self.upper.read("/api/v1/namespaces/kube-system"))["metadata"]["uid"], self.namespace
         )
         self._uses = Uses({name: site.audit_log for name, site in self.sites.items()})
-        await self.allow()
+        await self.grant_roles()
 
     @property
-    def home(self) -> str:
+    def engine_namespace(self) -> str:
         """The upper namespace of the engine's account and of its status."""
         return self.namespace
 
     @property
-    def ways(self) -> ClusterAccess:
+    def cluster_access(self) -> ClusterAccess:
         """The engine's access to its clusters, from outside of them."""
         return ClusterAccess(self.directory)
 
@@ -168,14 +168,14 @@ class Ground:
 
     def rendered(self) -> dict[str, list[Manifest]]:
         """Return by cluster the roles of a topology of these lowers that enables every feature."""
-        return roles_of(self.topology(everything), self.home, self.configmap)
+        return roles_of(self.topology(everything), self.engine_namespace, self.configmap)
 
-    async def allow(self) -> None:
+    async def grant_roles(self) -> None:
         """Apply the roles, for the engine's user."""
         self.roles = self.rendered()
         if missing := os.environ.get(WITHOUT):
             for name, found in self.roles.items():
-                self.roles[name] = without(name, found, thing(missing), self.home)
+                self.roles[name] = without(name, found, thing(missing), self.engine_namespace)
         await asyncio.gather(*(grant(self.sites[name], found, self.user) for name, found in self.roles.items()))
 
     def kubeconfig(self, name: str, user: str, groups: Sequence[str] = (ADMINISTRATORS,)) -> str:
@@ -208,15 +208,15 @@ class Ground:
 
     async def start(self, *edits: Edit, await_nodes: bool = True) -> None:
         """Start an engine and wait until its nodes are ready."""
-        fleet = Fleet(chance=random.random, clock=lambda: time.monotonic() + self.ahead)
+        fleet = Fleet(chance=random.random, clock=lambda: time.monotonic() + self.clock_offset)
         topology = self.topology(*edits)
         self.started_as = topology.name
-        self.engine = Engine(topology, self.ways, self.heard, fleet)
+        self.engine = Engine(topology, self.cluster_access, self.loop_recorder, fleet)
         self.is_started = True
         async with asyncio.timeout(3 * LIMIT):
             await self.engine.start()
         for lower in self.engine.topology.lowers if await_nodes else ():
-            await self.usable(lower.node.name)
+            await self.wait_for_node(lower.node.name)
         if await_nodes and WITHOUT not in os.environ:
             await self._admitting()
 
@@ -244,7 +244,7 @@ class Ground:
         """Stop the engine."""
         await self.engine.stop()
 
-    async def usable(self, node: str) -> Manifest:
+    async def wait_for_node(self, node: str) -> Manifest:
         """Wait until a virtual node accepts pods, and return it."""
         return await self.upper.until(f"/api/v1/nodes/{node}", lambda found: is_true(found, "LowerSchedulable"))
 
@@ -252,7 +252,7 @@ class Ground:
         """Apply the topology with these edits to the running engine."""
         await self.engine.reload(self.topology(*edits))
 
-    async def calm(self) -> None:
+    async def wait_idle(self) -> None:
         """Wait until the engine has received all changes and has nothing to do, now or within a second.
 
         Raises TimeoutError if that never happens, for example because the engine lacks a right.
@@ -260,7 +260,7 @@ class Ground:
         fleet, loop = self.engine.clusters.fleet, self.engine.loop
         async with asyncio.timeout(3 * LIMIT):
             await fleet.synced()
-            await polled(lambda: all(_is_known(one.lower) for one in self.engine.clusters.joined.values()))
+            await wait_until(lambda: all(_is_known(one.lower) for one in self.engine.clusters.joined.values()))
             end, known = time.monotonic() + _SEEING, [-1]
             while known != (known := positions(fleet)):
                 await loop.wait_idle()
@@ -268,14 +268,16 @@ class Ground:
                     await loop.wait_idle()
                 if not await has_seen_all(fleet, self.upper, self.sites) and time.monotonic() < end:
                     with suppress(TimeoutError):
-                        await polled(lambda: positions(fleet) != known, _UNTOLD)  # noqa: B023 - ends here
+                        await wait_until(lambda: positions(fleet) != known, _RECHECK)  # noqa: B023 - ends here
                     known = [-1]
 
     # Commands.
 
-    async def kubectl(self, *arguments: str, cluster: str = UPPER, stdin: str = "") -> Done:
+    async def kubectl(self, *arguments: str, cluster: str = UPPER, stdin: str = "") -> CommandResult:
         """Run kubectl in the namespace until it ends."""
-        return await ran(self.sandbox.kubectl_command("-n", self.namespace, *arguments, cluster=cluster), stdin=stdin)
+        return await run_command(
+            self.sandbox.kubectl_command("-n", self.namespace, *arguments, cluster=cluster), stdin=stdin
+        )
 
     # Objects.
 
@@ -316,7 +318,7 @@ class Ground:
             await self.upper.delete(self.pod_path(name))
         await self.upper.gone(*(self.pod_path(name) for name in names))
 
-    async def told(self, about: Manifest, reason: str) -> str:
+    async def wait_for_event(self, about: Manifest, reason: str) -> str:
         """Wait for the event with this reason about an object of the upper cluster, and return its message."""
         fields = f"involvedObject.uid={about['metadata']['uid']},reason={reason}"
         found = await self.upper.until_all(f"{self.path('events')}?fieldSelector={fields}", bool)
@@ -326,13 +328,13 @@ class Ground:
 
     # Writes of the engine.
 
-    async def note(self) -> None:
+    async def mark_audit_logs(self) -> None:
         """Make `writes` count from now on."""
         await self._fence()
         self._starts = {name: audit.position(site.audit_log) for name, site in self.sites.items()}
 
     async def attempts(self, *, without: Collection[str] = ()) -> list[tuple[Write, int]]:
-        """Return the writes that the engine's user has tried since `note`, and the status code of each answer."""
+        """Return the writes that the engine's user has tried since `mark_audit_logs`, and each answer's status code."""
         await self._fence()
         found: list[tuple[Write, int]] = []
         for name, site in self.sites.items():
@@ -341,8 +343,8 @@ class Ground:
             found += [(_write(name, one), one["responseStatus"]["code"]) for one in ours]
         return sorted(found)
 
-    async def repeated(self, *, without: Collection[str] = ("leases",)) -> list[tuple[Write, int]]:
-        """Return the writes tried since `note`, in a state that requires no more writes.
+    async def unexpected_attempts(self, *, without: Collection[str] = ("leases",)) -> list[tuple[Write, int]]:
+        """Return the writes tried since `mark_audit_logs`, in a state that requires no more writes.
 
         The status of nodes is left out, because their capacity follows the pods that other tests run in the same
         clusters.
@@ -351,7 +353,7 @@ class Ground:
         return [(one, code) for one, code in tried if (one.resource, one.subresource) != ("nodes", "status")]
 
     async def writes(self) -> list[Write]:
-        """Return the engine user's successful writes since `note`, without status and the `QUIET` resources."""
+        """Return the user's successful writes since `mark_audit_logs`, without status and the `QUIET` resources."""
         tried = await self.attempts(without=QUIET)
         return [one for one, code in tried if code < 300 and one.subresource != "status"]
 
@@ -361,7 +363,7 @@ class Ground:
             mark = uuid4().hex
             start = audit.position(site.audit_log)
             await site.call("GET", f"/version?fence={mark}")
-            await polled(lambda site=site, mark=mark, start=start: _is_noted(site.audit_log, mark, start))
+            await wait_until(lambda site=site, mark=mark, start=start: _is_noted(site.audit_log, mark, start))
 
     # Cleanup.
 
@@ -406,7 +408,7 @@ class Ground:
         """Remove the roles, and write how the engine used them to the file in `USES`, if one is set."""
         if path := os.environ.get(USES):
             await self._fence()
-            self._uses.keep(Path(path), self.user, self.home)
+            self._uses.keep(Path(path), self.user, self.engine_namespace)
         for name, found in self.roles.items():
             for one in found:
                 await self.sites[name].delete(path_of(one))
@@ -421,35 +423,35 @@ class Ground:
 
 
 @asynccontextmanager
-async def standing(
-    sandbox: Sandbox, directory: Path, *edits: Edit, way: AbstractAsyncContextManager[object] | None = None
-) -> AsyncIterator[Ground]:
-    """Yield a ground on which the engine runs; at the end, no object of it may be left, and no rule may have failed.
+async def running_engine(
+    sandbox: Sandbox, directory: Path, *edits: Edit, before_start: AbstractAsyncContextManager[object] | None = None
+) -> AsyncIterator[EngineHarness]:
+    """Yield a harness on which the engine runs; at the end, no object of it may be left, and no rule may have failed.
 
-    `way` is entered when the topology's files exist, before the engine reads them.
+    `before_start` is entered when the topology's files exist, before the engine reads them.
     """
-    ground = Ground(sandbox, directory)
+    harness = EngineHarness(sandbox, directory)
     try:
-        await ground.open()
-        async with way or nullcontext():
-            await ground.start(*edits)
-            yield ground
-            await ground.clear()
+        await harness.open()
+        async with before_start or nullcontext():
+            await harness.start(*edits)
+            yield harness
+            await harness.clear()
     finally:
-        await ground.close()
-    assert ground.heard.defects == [], "\n".join(ground.heard.defects)
+        await harness.close()
+    assert harness.loop_recorder.defects == [], "\n".join(harness.loop_recorder.defects)
 
 
 @asynccontextmanager
-async def unstarted(ground: Ground) -> AsyncIterator[Ground]:
-    """Yield a ground without an engine, which the test may start; at the end, no object or failed rule may be left."""
+async def unstarted_engine(harness: EngineHarness) -> AsyncIterator[EngineHarness]:
+    """Yield a harness without an engine, which the test may start; at the end, no object or failed rule may be left."""
     try:
-        await ground.open()
-        yield ground
-        await ground.clear()
+        await harness.open()
+        yield harness
+        await harness.clear()
     finally:
-        await ground.close()
-    assert not ground.heard.defects, "\n".join(ground.heard.defects)
+        await harness.close()
+    assert not harness.loop_recorder.defects, "\n".join(harness.loop_recorder.defects)
 
 
 def policies_of(topology: str) -> tuple[str, str]:
@@ -457,22 +459,22 @@ def policies_of(topology: str) -> tuple[str, str]:
     return policy_ref(topology).path(), binding_ref(topology).path()
 
 
-async def ran(command: list[str], *, stdin: str = "", limit: float = 60.0) -> Done:
+async def run_command(command: list[str], *, stdin: str = "", limit: float = 60.0) -> CommandResult:
     """Run a program until it ends; tensile itself is forked, which saves the start of Python each time."""
     for start in _STARTS:
         if command[: len(start)] == start:
-            words = command[len(start) :]
-            code, out, err = await asyncio.to_thread(FORKS.run, words, stdin.encode(), None, os.environ, limit)
-            return Done(code, out.decode(), err.decode())
+            arguments = command[len(start) :]
+            code, out, err = await asyncio.to_thread(FORKS.run, arguments, stdin.encode(), None, os.environ, limit)
+            return CommandResult(code, out.decode(), err.decode())
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=pipe)
     async with asyncio.timeout(limit):
         out, err = await process.communicate(stdin.encode())
     assert process.returncode is not None
-    return Done(process.returncode, out.decode(), err.decode())
+    return CommandResult(process.returncode, out.decode(), err.decode())
 
 
-async def polled(holds: Callable[[], object], limit: float = LIMIT) -> None:
+async def wait_until(holds: Callable[[], object], limit: float = LIMIT) -> None:
     """Poll a condition that no watch or event announces, until it holds."""
     async with asyncio.timeout(limit):
         while not holds():  # noqa: ASYNC110 - a file, or another object's state: no event announces it

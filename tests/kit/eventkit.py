@@ -3,30 +3,30 @@
 from typing import Any
 
 import orjson
-from worldkit import A, put, twin, upper_pod, world
+from worldkit import A, make_lower_pod, make_upper_pod, make_world, put
 
 from tensile.reconcile.world import LowerWorld, World
 
 MOMENT = "2026-03-01T12:00:00Z"
 
 
-def mirrored(*names: str) -> World:
+def mirrored_world(*names: str) -> World:
     """Make a world in which these pods are mirrored, each with the UID that `lower_event` refers to.
 
     A name may be "NAMESPACE/NAME"; otherwise it is in the namespace default.
     """
-    here = world()
+    world = make_world()
     for one in names or ("web",):
         namespace, _, name = one.rpartition("/")
-        above = upper_pod(name, namespace=namespace or "default")
-        put(here.lowers[A].upper_pods, above)
-        put(here.lowers[A].pods, twin(above))
-    return here
+        upper_object = make_upper_pod(name, namespace=namespace or "default")
+        put(world.lowers[A].upper_pods, upper_object)
+        put(world.lowers[A].pods, make_lower_pod(upper_object))
+    return world
 
 
-def lower_of(here: World) -> LowerWorld:
+def lower_of(world: World) -> LowerWorld:
     """Return the lower whose events are received."""
-    return here.lowers[A]
+    return world.lowers[A]
 
 
 def lower_event(name: str = "web", uid: str = "e-1", **fields: Any) -> bytes:

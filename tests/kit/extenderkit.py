@@ -3,7 +3,7 @@
 from random import Random
 from typing import Any
 
-from placekit import asking, node, pod, seen
+from placekit import make_snapshot, node, pod, spec_requesting
 
 from tensile.policy.extender.extender import LowerCandidate, SchedulerExtender
 from tensile.policy.extender.node_cache import NodeCache, NodeFinder
@@ -13,7 +13,7 @@ NAMES = ("a", "b", "c")
 HOST = "kubernetes.io/hostname"
 
 
-def ground(*nodes: dict[str, Any]) -> NodeCache:
+def node_cache(*nodes: dict[str, Any]) -> NodeCache:
     """Make a node cache of nodes."""
     made = NodeCache()
     for one in nodes:
@@ -21,18 +21,18 @@ def ground(*nodes: dict[str, Any]) -> NodeCache:
     return made
 
 
-def apart() -> dict[str, Any]:
+def anti_affinity_spec() -> dict[str, Any]:
     """Make the spec of a pod with required anti-affinity against other pods on its node."""
     term = {"topologyKey": HOST, "labelSelector": {"matchLabels": {"app": "x"}}}
     return {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
 
 
-class Play:
+class RandomNodeCache:
     """A sequence of random changes to a node cache, with a record of what the cache should contain."""
 
     def __init__(self, chance: Random) -> None:
-        self.chance = chance
-        self.ground = NodeCache()
+        self.random = chance
+        self.node_cache = NodeCache()
         self.nodes: dict[str, dict[str, Any]] = {}
         self.pods: dict[str, dict[str, Any]] = {}
         self.promised: dict[str, dict[str, Any]] = {}
@@ -40,32 +40,34 @@ class Play:
     def step(self) -> None:
         """Make one random change."""
         about_nodes = (self._put_node, self._remove_node)
-        self.chance.choice((*about_nodes, self._put_pod, self._remove_pod, self._promise, self._break))()
+        self.random.choice((*about_nodes, self._put_pod, self._remove_pod, self._promise, self._break))()
 
     def expected(self) -> Snapshot:
         """Return the expected snapshot, computed from scratch."""
-        return seen(list(self.nodes.values()), [*self.pods.values(), *self.promised.values()])
+        return make_snapshot(list(self.nodes.values()), [*self.pods.values(), *self.promised.values()])
 
     def _put_node(self) -> None:
-        name = self.chance.choice(NAMES)
-        self.nodes[name] = node(name, cpu=str(self.chance.randint(1, 4)))
-        self.ground.put_node(node_of(self.nodes[name]))
+        name = self.random.choice(NAMES)
+        self.nodes[name] = node(name, cpu=str(self.random.randint(1, 4)))
+        self.node_cache.put_node(node_of(self.nodes[name]))
 
     def _remove_node(self) -> None:
-        name = self.chance.choice(NAMES)
+        name = self.random.choice(NAMES)
         self.nodes.pop(name, None)
-        self.ground.remove_node(name)
+        self.node_cache.remove_node(name)
 
     def _pod(self) -> tuple[str, dict[str, Any]]:
-        name = self.chance.choice("pqrs")
-        spec = asking(cpu=self.chance.choice(("1", "2"))) | (apart() if self.chance.random() < 0.3 else {})
-        return name, pod(name, spec, on=self.chance.choice(NAMES), uid=str(self.chance.random()))
+        name = self.random.choice("pqrs")
+        spec = spec_requesting(cpu=self.random.choice(("1", "2"))) | (
+            anti_affinity_spec() if self.random.random() < 0.3 else {}
+        )
+        return name, pod(name, spec, on=self.random.choice(NAMES), uid=str(self.random.random()))
 
     def _put_pod(self) -> None:
         name, made = self._pod()
         self.pods[name] = made
         promised = self.promised.pop(name, None)
-        self.ground.put_pod(pod_of(made, settled=True))
+        self.node_cache.put_pod(pod_of(made, settled=True))
         if promised is not None:
             self._trade(promised, made["spec"]["nodeName"])
 
@@ -77,33 +79,33 @@ class Play:
             for name, other in self.promised.items()
             if other["spec"] == {**promised["spec"], "nodeName": came_to} and came_to != expected
         ]
-        moved = [name for name in alike if self.ground.reservations["default", name].node == expected]
+        moved = [name for name in alike if self.node_cache.reservations["default", name].node == expected]
         assert len(moved) == bool(alike)
         for name in moved:
             self.promised[name] = {**self.promised[name], "spec": promised["spec"]}
 
     def _remove_pod(self) -> None:
-        name = self.chance.choice("pqrs")
+        name = self.random.choice("pqrs")
         self.pods.pop(name, None)
-        self.ground.remove_pod(("default", name))
+        self.node_cache.remove_pod(("default", name))
 
     def _promise(self) -> None:
         name, made = self._pod()
         if name not in self.pods:
             self.promised[name] = made
-        self.ground.assume(pod_of(made), made["spec"]["nodeName"], 0.0)
+        self.node_cache.assume(pod_of(made), made["spec"]["nodeName"], 0.0)
 
     def _break(self) -> None:
-        name = self.chance.choice("pqrs")
+        name = self.random.choice("pqrs")
         self.promised.pop(name, None)
-        self.ground.forget(("default", name))
+        self.node_cache.forget(("default", name))
 
 
-def site(here: NodeCache, *, known: bool = True, ours: bool = True) -> LowerCandidate:
+def make_candidate(cache: NodeCache, *, known: bool = True, ours: bool = True) -> LowerCandidate:
     """Make a candidate lower whose lower pods equal their upper pods."""
-    return LowerCandidate(lambda manifest: manifest if ours else None, here, NodeFinder(here), lambda: known)
+    return LowerCandidate(lambda manifest: manifest if ours else None, cache, NodeFinder(cache), lambda: known)
 
 
 def extender(strategy: Any = "spread", **grounds: NodeCache) -> SchedulerExtender:
     """Make an extender for lowers by the names of their virtual nodes."""
-    return SchedulerExtender({name: site(here) for name, here in grounds.items()}, strategy)
+    return SchedulerExtender({name: make_candidate(cache) for name, cache in grounds.items()}, strategy)

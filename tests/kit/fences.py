@@ -37,7 +37,7 @@ class Fence(NamedTuple):
     line: int
     language: str
     text: str
-    said: dict[str, str]
+    directives: dict[str, str]
 
     @property
     def place(self) -> str:
@@ -68,14 +68,14 @@ def _fences(page: str, lines: list[str]) -> Iterator[Fence]:
         if closing is None:
             raise ValueError(f"{page}:{place + 1}: the fence has no end")
         text = "".join(f"{line.removeprefix(indent)}\n" for line in lines[place + 1 : closing])
-        said = dict[str, str]()
-        for name, value in _said(page, lines, place):
-            said[name] = f"{value}\n{said[name]}" if name in said else value
-        yield Fence(page, place + 1, language, text, said)
+        directives = dict[str, str]()
+        for name, value in _directives(page, lines, place):
+            directives[name] = f"{value}\n{directives[name]}" if name in directives else value
+        yield Fence(page, place + 1, language, text, directives)
         place = closing + 1
 
 
-def _said(page: str, lines: list[str], place: int) -> Iterator[tuple[str, str]]:
+def _directives(page: str, lines: list[str], place: int) -> Iterator[tuple[str, str]]:
     """Yield the directives directly before a line, the last one first."""
     while place and (found := _COMMENT.fullmatch(lines[place - 1].strip())):
         if found["name"] not in DIRECTIVES:
@@ -117,7 +117,7 @@ def calls(text: str) -> list[str]:
 
 def is_object(fence: Fence) -> bool:
     """Report whether a fence shows Kubernetes objects."""
-    return fence.language == "yaml" and "as it is" not in fence.said and not is_topology(fence)
+    return fence.language == "yaml" and "as it is" not in fence.directives and not is_topology(fence)
 
 
 def is_topology(fence: Fence) -> bool:

@@ -12,7 +12,7 @@ PATIENCE = 20.0
 
 
 @asynccontextmanager
-async def heard(watcher: FileWatcher, *paths: Path) -> AsyncIterator[None]:
+async def wait_for_watcher(watcher: FileWatcher, *paths: Path) -> AsyncIterator[None]:
     """Change files inside the block, then wait until the watcher has notified all who already watched them."""
     changed = asyncio.Event()
     with watcher.watch(watched(paths), changed.set):

@@ -6,7 +6,7 @@ Only the request distinguishes a forged object from one of the engine: here an a
 
 from typing import Any, Literal
 
-from enginekit import Ground
+from enginekit import EngineHarness
 from sitekit import Manifest, Site
 
 from tensile.names import FIELD_MANAGER, OWNER, OWNER_NAME, UPPER_UID
@@ -16,15 +16,15 @@ HOLD = "example.com/hold"
 BY_US = f"fieldManager={FIELD_MANAGER}"
 
 
-def marked(ground: Ground, upper_uid: str, marks: Marks = "all", **meta: Any) -> Manifest:
-    """Return metadata with the marks of a ground's engine: the label alone, or all that the engine would write."""
-    labels = {OWNER: ground.owner.mark, **meta.pop("labels", {})}
-    notes = {OWNER_NAME: ground.owner.name, UPPER_UID: upper_uid} if marks == "all" else {}
+def forged_metadata(harness: EngineHarness, upper_uid: str, marks: Marks = "all", **meta: Any) -> Manifest:
+    """Return metadata with the marks of a harness's engine: the label alone, or all that the engine would write."""
+    labels = {OWNER: harness.owner.mark, **meta.pop("labels", {})}
+    notes = {OWNER_NAME: harness.owner.name, UPPER_UID: upper_uid} if marks == "all" else {}
     return {**meta, "labels": labels, "annotations": {**notes, **meta.pop("annotations", {})}}
 
 
-async def forge(
-    ground: Ground,
+async def create_forged_pod(
+    harness: EngineHarness,
     site: Site,
     namespace: str,
     name: str,
@@ -36,15 +36,17 @@ async def forge(
 ) -> Manifest:
     """Create a lower pod with forged marks and return it."""
     basis = {"containers": [{"name": "main", "image": "app:1"}], **(spec or {})}
-    body = {"metadata": marked(ground, upper_uid, marks, name=name, **meta), "spec": basis}
-    return await site.create(f"{ground.path('pods', namespace=namespace)}?{BY_US}", body)
+    body = {"metadata": forged_metadata(harness, upper_uid, marks, name=name, **meta), "spec": basis}
+    return await site.create(f"{harness.path('pods', namespace=namespace)}?{BY_US}", body)
 
 
-async def forged(ground: Ground, site: Site, path: str, upper_uid: str, body: Manifest, **meta: Any) -> Manifest:
+async def create_forged_object(
+    harness: EngineHarness, site: Site, path: str, upper_uid: str, body: Manifest, **meta: Any
+) -> Manifest:
     """Create another object with all forged marks in a collection and return it."""
-    return await site.create(f"{path}?{BY_US}", {**body, "metadata": marked(ground, upper_uid, **meta)})
+    return await site.create(f"{path}?{BY_US}", {**body, "metadata": forged_metadata(harness, upper_uid, **meta)})
 
 
-async def release(site: Site, path: str) -> None:
+async def remove_finalizers(site: Site, path: str) -> None:
     """Remove the finalizers of an object."""
     await site.patch(path, {"metadata": {"finalizers": None}})

@@ -90,7 +90,7 @@ def serve(link: socket.socket) -> None:
         while True:
             for key, _ in ready.select():
                 if key.fileobj is not link:
-                    _told(ready, key.fd, *key.data)
+                    _exit_reported(ready, key.fd, *key.data)
                 elif not _forked(ready, link):
                     return
 
@@ -115,7 +115,7 @@ def _forked(ready: DefaultSelector, link: socket.socket) -> bool:
     return True
 
 
-def _told(ready: DefaultSelector, handle: int, child: int, answer: int) -> None:
+def _exit_reported(ready: DefaultSelector, handle: int, child: int, answer: int) -> None:
     """Send the exit code of a command that has ended."""
     ready.unregister(handle)
     _, status = os.waitpid(child, 0)

@@ -27,7 +27,7 @@ OWNER = owner_of("11111111-upper", "demo")
 NAME, SECRET_NAME, INSIDE = "tensile-demo", "tensile-webhook-demo", "engines"
 
 
-class Scene:
+class WebhookHarness:
     """The environment of a webhook: `upper` in memory, a clock `now` that a test may advance, and a topology.
 
     The webhook runs in namespace `inside` of the upper cluster, "" for outside of the cluster.
@@ -36,15 +36,15 @@ class Scene:
     def __init__(self, directory: Path, port: int, upper: Any = None, inside: str = "") -> None:
         self.port = port
         self.now = datetime.now(UTC)
-        self.passed = 0.0
+        self.monotonic_seconds = 0.0
         self.upper = upper or DryRunCluster(UPPER, now=lambda: self.now)
         self.claims = Cache(claims.transform, claims.INDEXES)
         self.nodes, self.secrets = Cache(), Cache()
-        self.leads = True
+        self.is_leader = True
         self.watcher = FileWatcher()
         caches = (self.claims, self.nodes, self.secrets)
-        home = WebhookContext(self.upper, OWNER, directory, *caches, self.watcher, inside, lambda: self.leads)
-        self.server = WebhookServer(home, lambda: self.now, lambda: self.passed)
+        home = WebhookContext(self.upper, OWNER, directory, *caches, self.watcher, inside, lambda: self.is_leader)
+        self.server = WebhookServer(home, lambda: self.now, lambda: self.monotonic_seconds)
         if isinstance(self.upper, DryRunCluster):
             self.upper.place(NAMESPACE, {"metadata": {"name": INSIDE}})
             self.upper.follow(SECRET, self.secrets, bool)
@@ -59,8 +59,8 @@ class Scene:
             f"webhook: {{enabled: {state}, bind: 127.0.0.1, port: {self.port}, url: '{where}'{more}}}\n"
         )
 
-    async def begin(self, more: str = "", *, url: str = "") -> float | None:
-        """Serve the webhook, and run `look` once."""
+    async def start(self, more: str = "", *, url: str = "") -> float | None:
+        """Serve the webhook, and run `reconcile` once."""
         await self.server.serve(self.topology(more, url=url))
         return await self.server.reconcile()
 
@@ -79,17 +79,17 @@ class Scene:
         found = (self.secret() or {})["metadata"]
         await self.upper.delete(Ref(UPPER, SECRET, INSIDE, SECRET_NAME), uid=found["uid"])
 
-    def trusted(self) -> bytes:
+    def ca_bundle(self) -> bytes:
         """Return the CA bundle that is registered."""
         return bundle_in(self.registered() or {})
 
-    async def heard(self) -> str:
+    async def call_webhook(self) -> str:
         """Call the webhook as an apiserver does, by its registration; return the URL."""
         (hook,) = (self.registered() or {})["webhooks"]
-        await call(hook["clientConfig"]["url"], self.trusted())
+        await call(hook["clientConfig"]["url"], self.ca_bundle())
         return str(hook["clientConfig"]["url"])
 
-    async def shown(self) -> x509.Certificate:
+    async def served_certificate(self) -> x509.Certificate:
         """Return the certificate that the webhook presents to a caller."""
         plain = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         plain.check_hostname, plain.verify_mode = False, ssl.CERT_NONE
@@ -99,20 +99,20 @@ class Scene:
         await writer.wait_closed()
         return found
 
-    def trusts(self) -> int:
+    def count_trusted_cas(self) -> int:
         """Return the number of certificates in the registered CA bundle."""
-        return len(certificates_in(self.trusted()))
+        return len(certificates_in(self.ca_bundle()))
 
-    def add_after(self, **passed: float) -> None:
+    def advance(self, **passed: float) -> None:
         """Advance the clocks."""
         self.now += timedelta(**passed)
-        self.passed += timedelta(**passed).total_seconds()
+        self.monotonic_seconds += timedelta(**passed).total_seconds()
 
 
 @asynccontextmanager
-async def scene(directory: Path, upper: Any = None, inside: str = "") -> AsyncIterator[Scene]:
-    """Yield a scene; at the end, its server is closed."""
-    made = Scene(directory, spare_port(), upper, inside)
+async def webhook_harness(directory: Path, upper: Any = None, inside: str = "") -> AsyncIterator[WebhookHarness]:
+    """Yield a harness; at the end, its server is closed."""
+    made = WebhookHarness(directory, spare_port(), upper, inside)
     try:
         yield made
     finally:

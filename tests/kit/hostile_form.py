@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from papers import inline, kubeconfig
+from certkit import inline, kubeconfig
 
 SECRET = "hunter2-do-not-show"
 """The value of every secret in a kubeconfig; no error may show it."""
@@ -18,12 +18,12 @@ CANARY = "canary"
 """A file beside the kubeconfig that must not be opened unless a case allows it."""
 
 TOKEN = {"token": SECRET}
-Setting = Callable[[Path], object]
+PrepareFolder = Callable[[Path], object]
 
 
 @dataclass(frozen=True)
-class Hostile:
-    """One kind of hostile kubeconfig, refused with `words`.
+class HostileKubeconfig:
+    """One kind of hostile kubeconfig, refused with `message`.
 
     `text` may have HOME for the folder that it is read in, and `prepare` creates in that folder what the case needs.
     `opened` names the files there, other than the kubeconfig, that may be opened to validate it. `trusted` means that
@@ -32,8 +32,8 @@ class Hostile:
 
     kind: str
     text: str
-    words: str
-    prepare: Setting = field(default=lambda _home: None)
+    message: str
+    prepare: PrepareFolder = field(default=lambda _home: None)
     opened: tuple[str, ...] = ()
     trusted: bool = False
     secret: bool = False
@@ -43,7 +43,7 @@ class Hostile:
         return self.text.replace("HOME", str(home))
 
 
-def written(user: object = TOKEN, cluster: Mapping[str, Any] | None = None, **top: Any) -> str:
+def kubeconfig_text(user: object = TOKEN, cluster: Mapping[str, Any] | None = None, **top: Any) -> str:
     """Return the text of a kubeconfig with a user and a cluster."""
     return kubeconfig(user, dict(cluster or {}), **top)  # type: ignore[arg-type]
 
@@ -60,7 +60,7 @@ def runnable(home: Path) -> None:
     path.chmod(0o700)
 
 
-BESIDE: dict[str, Setting] = {
+BESIDE: dict[str, PrepareFolder] = {
     "program": runnable,
     "pipe": lambda home: os.mkfifo(home / "odd"),
     "device": lambda home: (home / "odd").symlink_to("/dev/zero"),

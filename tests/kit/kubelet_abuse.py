@@ -1,7 +1,7 @@
 """Campaigns against the kubelet API: torn streams, lowers that refuse upgrades, malformed requests, rotations.
 
-Each is one function with a lab, a seed and a count, and returns figures; the tests run short campaigns, the benchmark
-long ones.
+Each is one function with a harness, a seed and a count, and returns figures; the tests run short campaigns, the
+benchmark long ones.
 """
 
 import asyncio
@@ -16,7 +16,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import psutil
-from kubelet_lab import NODE, PATIENCE, Head, Lab, Stream, descriptors, others, request, switching, until
+from kubelet_lab import (
+    NODE,
+    PATIENCE,
+    HttpHead,
+    HttpStream,
+    KubeletApiHarness,
+    count_descriptors,
+    other_tasks,
+    request,
+    switching,
+    wait_until,
+)
 from kubelet_pki import SERVER, Identity, write
 
 ABREAST = 16
@@ -33,14 +44,14 @@ POISON = b"what a lower says that did not agree"
 WAYS = ("cut at once", "cut after the answer", "cut while reading", "close while sending", "close after the answer")
 
 
-class Left(NamedTuple):
+class Leftovers(NamedTuple):
     """What is left over when a campaign is done: tasks and file descriptors more than before."""
 
     tasks: int
     descriptors: int
 
 
-async def abreast(count: int, one: Callable[[int], Awaitable[None]]) -> None:
+async def run_concurrently(count: int, one: Callable[[int], Awaitable[None]]) -> None:
     """Run something so many times, several at once; only those that run are tasks, because memory is measured."""
     numbers = iter(range(count))
 
@@ -53,15 +64,15 @@ async def abreast(count: int, one: Callable[[int], Awaitable[None]]) -> None:
     await asyncio.gather(*(some() for _ in range(ABREAST)))
 
 
-async def left_over(before: tuple[set[asyncio.Task[Any]], int]) -> Left:
+async def left_over(before: tuple[set[asyncio.Task[Any]], int]) -> Leftovers:
     """Wait until nothing is left, or until a timeout; return what is left."""
     tasks, count = before
     with suppress(TimeoutError):
-        await until(lambda: others() <= tasks and descriptors() <= count)
-    return Left(len(others() - tasks), max(descriptors() - count, 0))
+        await wait_until(lambda: other_tasks() <= tasks and count_descriptors() <= count)
+    return Leftovers(len(other_tasks() - tasks), max(count_descriptors() - count, 0))
 
 
-def cut(stream: Stream) -> None:
+def reset_connection(stream: HttpStream) -> None:
     """Reset a connection, without an orderly close of TLS or TCP."""
     plain = stream.writer.get_extra_info("socket")
     with suppress(OSError):
@@ -69,70 +80,76 @@ def cut(stream: Stream) -> None:
     stream.writer.transport.abort()
 
 
-class Tearing:
+class StreamTearingScript:
     """A lower that ends its streams at a random moment and in a random way."""
 
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
 
-    async def __call__(self, head: Head, stream: Stream) -> None:
+    async def __call__(self, head: HttpHead, stream: HttpStream) -> None:
         """Serve one connection in a random way."""
         part = self._chance.choice((self._mute, self._rude, self._short, self._flooding, self._patient, self._patient))
         await part(head, stream)
 
-    async def _mute(self, _head: Head, stream: Stream) -> None:
-        await stream.to_end()
+    async def _mute(self, _head: HttpHead, stream: HttpStream) -> None:
+        await stream.read_to_end()
 
-    async def _rude(self, _head: Head, stream: Stream) -> None:
-        cut(stream)
+    async def _rude(self, _head: HttpHead, stream: HttpStream) -> None:
+        reset_connection(stream)
 
-    async def _short(self, head: Head, stream: Stream) -> None:
+    async def _short(self, head: HttpHead, stream: HttpStream) -> None:
         await stream.send(_agreed(head) + b"the first and the last")
 
-    async def _flooding(self, head: Head, stream: Stream) -> None:
+    async def _flooding(self, head: HttpHead, stream: HttpStream) -> None:
         await stream.send(_agreed(head))
         for _ in range(self._chance.randrange(1, 64)):
             await stream.send(b"flood" * 4096)
-        cut(stream)
+        reset_connection(stream)
 
-    async def _patient(self, head: Head, stream: Stream) -> None:
+    async def _patient(self, head: HttpHead, stream: HttpStream) -> None:
         await stream.send(_agreed(head) + b"now you")
-        await stream.to_end()
+        await stream.read_to_end()
 
 
-def _agreed(head: Head) -> bytes:
+def _agreed(head: HttpHead) -> bytes:
     """Return the answer to a log request or to an upgrade."""
     upgrade = head.value("upgrade")
     return switching(upgrade) if upgrade else b"HTTP/1.1 200 OK\r\n\r\n"
 
 
-async def torn(lab: Lab, seed: int, count: int) -> dict[str, Any]:
+async def torn(kubelet_api: KubeletApiHarness, seed: int, count: int) -> dict[str, Any]:
     """Tear streams at any moment, on either side; return how they ended and what is left of them."""
     chance = random.Random(seed)
-    before = others(), descriptors()
-    lab.lower.script = Tearing(random.Random(seed + 1))
+    before = other_tasks(), count_descriptors()
+    kubelet_api.lower.script = StreamTearingScript(random.Random(seed + 1))
     ways: Counter[str] = Counter()
     stuck: list[str] = []
 
     async def one(_number: int) -> None:
         way = chance.choice(WAYS)
-        asked = chance.choice((SPDY, SOCKET, (LOGS,)))
+        request_fields = chance.choice((SPDY, SOCKET, (LOGS,)))
         try:
             async with asyncio.timeout(PATIENCE / 2):
-                await _tear(lab, way, asked)
+                await _tear(kubelet_api, way, request_fields)
         except TimeoutError:
-            stuck.append(f"{way}: {asked[0]}")
+            stuck.append(f"{way}: {request_fields[0]}")
         ways[way] += 1
 
-    await abreast(count, one)
+    await run_concurrently(count, one)
     left = await left_over(before)
-    return {"streams": count, "ways": dict(ways), "stuck": stuck, "open": lab.server.streams()[NODE], **left._asdict()}
+    return {
+        "streams": count,
+        "ways": dict(ways),
+        "stuck": stuck,
+        "open": kubelet_api.server.streams()[NODE],
+        **left._asdict(),
+    }
 
 
-async def _tear(lab: Lab, way: str, asked: tuple[str, ...]) -> None:
-    stream = await lab.connect(lab.pki.apiserver)
+async def _tear(kubelet_api: KubeletApiHarness, way: str, request_fields: tuple[str, ...]) -> None:
+    stream = await kubelet_api.connect(kubelet_api.pki.apiserver)
     with suppress(OSError, asyncio.IncompleteReadError):
-        await stream.send(request(*asked) + EARLY)
+        await stream.send(request(*request_fields) + EARLY)
         if way != "cut at once":
             await stream.head()
         if way == "cut while reading":
@@ -140,7 +157,7 @@ async def _tear(lab: Lab, way: str, asked: tuple[str, ...]) -> None:
         if way == "close while sending":
             await stream.send(b"up" * 100_000)
     if way.startswith("cut"):
-        cut(stream)
+        reset_connection(stream)
     await stream.close()
 
 
@@ -164,7 +181,7 @@ REFUSING_FIELDS = (
 )
 
 
-class Refusing:
+class UpgradeRefusingScript:
     """A lower that answers anything but 101, and records every byte that arrives after the request."""
 
     def __init__(self, chance: random.Random) -> None:
@@ -172,33 +189,33 @@ class Refusing:
         self.answers = 0
         self.reached = b""
 
-    async def __call__(self, _head: Head, stream: Stream) -> None:
+    async def __call__(self, _head: HttpHead, stream: HttpStream) -> None:
         """Send an answer and more data, as if the stream were open, and read."""
         first = self._chance.choice(REFUSING)
         fields = self._chance.choice(REFUSING_FIELDS)
         self.answers += 1
         await stream.send(f"{first}\r\n{fields}\r\n".encode() + POISON)
         if self._chance.random() < 0.5:
-            cut(stream)
+            reset_connection(stream)
         else:
-            self.reached += await stream.to_end()
+            self.reached += await stream.read_to_end()
 
 
-async def refused(lab: Lab, seed: int, count: int) -> dict[str, Any]:
+async def refused(kubelet_api: KubeletApiHarness, seed: int, count: int) -> dict[str, Any]:
     """Refuse upgrades in many ways; return the bytes that reached lowers, and the statuses that callers received."""
     chance = random.Random(seed)
-    before = others(), descriptors()
-    lower = lab.lower.script = Refusing(random.Random(seed + 1))
+    before = other_tasks(), count_descriptors()
+    lower = kubelet_api.lower.script = UpgradeRefusingScript(random.Random(seed + 1))
     statuses: Counter[int] = Counter()
 
     async def one(_number: int) -> None:
-        stream = await lab.connect(lab.pki.apiserver)
+        stream = await kubelet_api.connect(kubelet_api.pki.apiserver)
         await stream.send(request(*chance.choice((SPDY, SOCKET))) + EARLY)
         statuses[(await stream.head()).status] += 1
-        await stream.to_end()
+        await stream.read_to_end()
         await stream.close()
 
-    await abreast(count, one)
+    await run_concurrently(count, one)
     left = await left_over(before)
     return {
         "answers": lower.answers,
@@ -264,7 +281,7 @@ FIELDS = (
 )
 
 
-def fuzzed(chance: random.Random) -> bytes:
+def fuzzed_request(chance: random.Random) -> bytes:
     """Return the bytes of one request: mostly nearly right, sometimes noise."""
     if chance.random() < 0.05:
         return chance.randbytes(chance.randrange(0, 2000))
@@ -292,15 +309,15 @@ def _spoiled(whole: bytes, chance: random.Random) -> bytes:
     return bytes(spoiled)
 
 
-async def fuzz(lab: Lab, seed: int, count: int, settling: int) -> dict[str, Any]:
+async def fuzz(kubelet_api: KubeletApiHarness, seed: int, count: int, settling: int) -> dict[str, Any]:
     """Send malformed requests with and without rights or a certificate; return answers, errors and memory use.
 
     The memory is measured once `settling` requests have been made, and at the end.
     """
     chance = random.Random(seed)
-    before = others(), descriptors()
-    lab.lower.script = _not_here
-    people = (lab.pki.apiserver, lab.pki.apiserver, lab.pki.powerless, None)
+    before = other_tasks(), count_descriptors()
+    kubelet_api.lower.script = _not_here
+    people = (kubelet_api.pki.apiserver, kubelet_api.pki.apiserver, kubelet_api.pki.powerless, None)
     statuses: Counter[str] = Counter()
     unforeseen: list[str] = []
     loop = asyncio.get_running_loop()
@@ -309,14 +326,14 @@ async def fuzz(lab: Lab, seed: int, count: int, settling: int) -> dict[str, Any]
     )
 
     async def one(_number: int) -> None:
-        statuses[await _said_to(lab, chance.choice(people), fuzzed(chance))] += 1
-        unforeseen.extend(str(fields) for event, fields in lab.log.entries if event == FAILED)
-        for kept in (lab.log.entries, lab.upper.asked, lab.lower.heads):
+        statuses[await _status_for(kubelet_api, chance.choice(people), fuzzed_request(chance))] += 1
+        unforeseen.extend(str(fields) for event, fields in kubelet_api.log.entries if event == FAILED)
+        for kept in (kubelet_api.log.entries, kubelet_api.upper.reviews_received, kubelet_api.lower.heads):
             kept.clear()
 
-    await abreast(settling, one)
+    await run_concurrently(settling, one)
     settled = _memory()
-    await abreast(count - settling, one)
+    await run_concurrently(count - settling, one)
     left = await left_over(before)
     loop.set_exception_handler(None)
     return {
@@ -330,13 +347,13 @@ async def fuzz(lab: Lab, seed: int, count: int, settling: int) -> dict[str, Any]
     }
 
 
-async def _not_here(_head: Head, stream: Stream) -> None:
+async def _not_here(_head: HttpHead, stream: HttpStream) -> None:
     await stream.send(b"HTTP/1.1 404 Not Found\r\nContent-Length: 4\r\n\r\ngone")
 
 
-async def _said_to(lab: Lab, identity: Identity | None, sent: bytes) -> str:
+async def _status_for(kubelet_api: KubeletApiHarness, identity: Identity | None, sent: bytes) -> str:
     """Send bytes; return the status of the answer, "none" if there is none."""
-    stream = await lab.connect(identity)
+    stream = await kubelet_api.connect(identity)
     try:
         await stream.send(sent)
         return str((await stream.head()).status)
@@ -350,11 +367,11 @@ def _memory() -> float:
     return round(psutil.Process(os.getpid()).memory_info().rss / 2**20, 1)
 
 
-class Rotation:
-    """A lab whose certificate files and client authority change while it is used."""
+class CertificateRotation:
+    """A harness whose certificate files and client authority change while it is used."""
 
-    def __init__(self, lab: Lab, folder: Path) -> None:
-        self.lab = lab
+    def __init__(self, kubelet_api: KubeletApiHarness, folder: Path) -> None:
+        self.harness = kubelet_api
         self.folder = folder
         self.failed: list[str] = []
         self.requests = 0
@@ -362,25 +379,25 @@ class Rotation:
 
     async def turn(self, number: int) -> None:
         """Renew the certificate in two steps, with requests in between; each third time the authority too."""
-        finish = write_half(self.folder, self.lab.pki.servers.issue(f"node-{number}", usage=SERVER))
+        finish = write_half(self.folder, self.harness.pki.servers.issue(f"node-{number}", usage=SERVER))
         await self._more()
         finish()
         if number % 3 == 0:
-            bundle = [self.lab.pki.clients.pem, self.lab.pki.others.pem]
-            self.lab.client_authority = "".join(bundle if number % 2 else reversed(bundle))
-            self.lab.time += 60
+            bundle = [self.harness.pki.clients.pem, self.harness.pki.others.pem]
+            self.harness.client_authority = "".join(bundle if number % 2 else reversed(bundle))
+            self.harness.time += 60
         await self._more()
 
     async def _more(self) -> None:
         """Wait until each concurrent client has started and finished a request."""
         made = self.requests
-        await until(lambda: self.requests > made + ASKING)
+        await wait_until(lambda: self.requests > made + ASKING)
 
     async def ask(self) -> None:
         """Make requests, one after the other, until the campaign is done."""
         while not self.done:
             try:
-                status = (await self.lab.ask(self.lab.pki.apiserver, "GET /healthz")).status
+                status = (await self.harness.ask(self.harness.pki.apiserver, "GET /healthz")).status
             except (OSError, asyncio.IncompleteReadError, TimeoutError) as error:
                 self.failed.append(f"{type(error).__name__}: {error}")
             else:
@@ -394,16 +411,16 @@ def write_half(folder: Path, identity: Identity) -> Callable[[], object]:
     return lambda: write(folder, identity)
 
 
-async def rotated(lab: Lab, folder: Path, count: int, streams: int) -> dict[str, Any]:
+async def rotated(kubelet_api: KubeletApiHarness, folder: Path, count: int, streams: int) -> dict[str, Any]:
     """Rotate certificates under requests and echoing streams; return failures and the number of missing echoes."""
-    rotation = Rotation(lab, folder)
-    lab.lower.script = _echo
-    opened = [(await lab.upgrade(lab.pki.apiserver, *_after_first(SPDY)))[1] for _ in range(streams)]
+    rotation = CertificateRotation(kubelet_api, folder)
+    kubelet_api.lower.script = _echo
+    opened = [(await kubelet_api.upgrade(kubelet_api.pki.apiserver, *_after_first(SPDY)))[1] for _ in range(streams)]
     asking = [asyncio.create_task(rotation.ask()) for _ in range(ASKING)]
     serials, broken = set(), 0
     for number in range(count):
         await rotation.turn(number)
-        serials.add(await _serial(lab))
+        serials.add(await _serial(kubelet_api))
         broken += sum([not await _echoes(stream, number) for stream in opened])
     rotation.done = True
     await asyncio.gather(*asking)
@@ -419,19 +436,19 @@ async def rotated(lab: Lab, folder: Path, count: int, streams: int) -> dict[str,
     }
 
 
-def _after_first(asked: tuple[str, ...]) -> tuple[str, ...]:
-    """Leave the Connection field out: `Lab.upgrade` sends it."""
-    return tuple(each for each in asked if not each.startswith("Connection"))
+def _after_first(fields: tuple[str, ...]) -> tuple[str, ...]:
+    """Leave the Connection field out: `KubeletApiHarness.upgrade` sends it."""
+    return tuple(each for each in fields if not each.startswith("Connection"))
 
 
-async def _serial(lab: Lab) -> int:
-    stream = await lab.connect(lab.pki.apiserver)
+async def _serial(kubelet_api: KubeletApiHarness) -> int:
+    stream = await kubelet_api.connect(kubelet_api.pki.apiserver)
     certificate = stream.writer.get_extra_info("ssl_object").getpeercert()
     await stream.close()
     return int(certificate["serialNumber"], 16)
 
 
-async def _echoes(stream: Stream, number: int) -> bool:
+async def _echoes(stream: HttpStream, number: int) -> bool:
     """Report whether a stream echoes a word."""
     word = f"turn {number:04}".encode()
     try:
@@ -441,7 +458,7 @@ async def _echoes(stream: Stream, number: int) -> bool:
         return False
 
 
-async def _echo(_head: Head, stream: Stream) -> None:
+async def _echo(_head: HttpHead, stream: HttpStream) -> None:
     await stream.send(switching("SPDY/3.1"))
     while data := await stream.reader.read(65536):
         await stream.send(data)

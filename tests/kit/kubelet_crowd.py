@@ -32,7 +32,7 @@ BEHIND_TLS = {
 }
 
 
-def stranger() -> ssl.SSLContext:
+def anonymous_context() -> ssl.SSLContext:
     """Make the TLS context of a client that presents no certificate and verifies none."""
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
@@ -60,7 +60,7 @@ async def crowd(port: int, kind: str, count: int, hosts: Sequence[str]) -> Async
     finished.
     """
     word = BEFORE_TLS.get(kind) or BEHIND_TLS.get(kind, b"")
-    tls = stranger() if kind in BEHIND_TLS else None
+    tls = anonymous_context() if kind in BEHIND_TLS else None
     made = [_Silent(word) for _ in range(count)]
     loop = asyncio.get_running_loop()
 

@@ -1,4 +1,4 @@
-"""A lab for the kubelet API: a real server on loopback between scripted upper and lower clusters."""
+"""A harness for the kubelet API: a real server on loopback between scripted upper and lower clusters."""
 
 import asyncio
 import os
@@ -40,7 +40,7 @@ QUICK = ConnectionLimits(
 )
 
 
-class Notes:
+class RecordingLogger:
     """A logger that records its entries."""
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class Notes:
     warning = info
 
 
-class Upper:
+class FakeUpperCluster:
     """The upper cluster as far as reviews need it: it has some tokens and rights, records each review, or fails."""
 
     name = UPPER
@@ -61,7 +61,7 @@ class Upper:
     def __init__(self) -> None:
         self.tokens: dict[str, Manifest] = {}
         self.rights: set[tuple[str, str, str, str]] = set()
-        self.asked: list[Manifest] = []
+        self.reviews_received: list[Manifest] = []
         self.failing: ClusterError | None = None
         self.answer: bytes | None = None
 
@@ -71,7 +71,7 @@ class Upper:
 
     async def create(self, ref: Ref, body: Manifest) -> bytes:
         """Answer a review."""
-        self.asked.append(body)
+        self.reviews_received.append(body)
         if self.failing is not None:
             raise self.failing
         answer = self._token(body["spec"]) if ref.kind == TOKEN_REVIEW else self._access(body["spec"])
@@ -88,7 +88,7 @@ class Upper:
 
     def reviews(self, kind: str) -> list[Manifest]:
         """Return the specs of the reviews of a kind."""
-        return [body["spec"] for body in self.asked if body["kind"] == kind]
+        return [body["spec"] for body in self.reviews_received if body["kind"] == kind]
 
     def _never(self, *_: Any, **__: Any) -> Any:
         raise AssertionError("the kubelet API asks for reviews only")
@@ -96,7 +96,7 @@ class Upper:
     read = list = watch = patch = delete = version = endpoint = _never
 
 
-class LowerCluster:
+class FakeLowerCluster:
     """A lower cluster as far as streams need it: it returns the endpoint to connect to."""
 
     def __init__(self, name: str, port: int, tls: ssl.SSLContext) -> None:
@@ -114,7 +114,7 @@ class LowerCluster:
         return Endpoint("127.0.0.1", self._port, self._tls, self.server_name, "/front", self.credential)
 
 
-class Head(NamedTuple):
+class HttpHead(NamedTuple):
     """The first line of a request or an answer, and its header fields (names in lower case)."""
 
     first: str
@@ -130,17 +130,17 @@ class Head(NamedTuple):
         return int(self.first.split()[1])
 
 
-class Stream(NamedTuple):
+class HttpStream(NamedTuple):
     """Both directions of a connection."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
 
-    async def head(self) -> Head:
+    async def head(self) -> HttpHead:
         """Read the head of a message."""
         raw = (await self.reader.readuntil(b"\r\n\r\n")).decode()
         first, *lines = raw.removesuffix("\r\n\r\n").split("\r\n")
-        return Head(first, [(k.lower(), v.strip()) for k, _, v in (line.partition(":") for line in lines)])
+        return HttpHead(first, [(k.lower(), v.strip()) for k, _, v in (line.partition(":") for line in lines)])
 
     async def send(self, data: bytes) -> None:
         """Write data and drain the writer."""
@@ -152,7 +152,7 @@ class Stream(NamedTuple):
         self.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
         self.writer.transport.pause_reading()
 
-    async def to_end(self) -> bytes:
+    async def read_to_end(self) -> bytes:
         """Read until the peer closes or cuts the connection."""
         whole = bytearray()
         with suppress(OSError):
@@ -167,7 +167,7 @@ class Stream(NamedTuple):
             await self.writer.wait_closed()
 
 
-Script = Callable[[Head, Stream], Awaitable[None]]
+ConnectionScript = Callable[[HttpHead, HttpStream], Awaitable[None]]
 
 
 def switching(protocol: str, *fields: str) -> bytes:
@@ -176,22 +176,22 @@ def switching(protocol: str, *fields: str) -> bytes:
     return "\r\n".join((*lines, "", "")).encode()
 
 
-def answering(status: str, body: bytes = b"", *fields: str) -> Script:
+def answering(status: str, body: bytes = b"", *fields: str) -> ConnectionScript:
     """Return a script that answers once, with a body of known length."""
 
-    async def script(_head: Head, stream: Stream) -> None:
+    async def script(_head: HttpHead, stream: HttpStream) -> None:
         lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(body)}", *fields, "", ""]
         await stream.send("\r\n".join(lines).encode() + body)
 
     return script
 
 
-class LowerServer:
+class ScriptedLowerServer:
     """A lower apiserver that runs its script once for every connection."""
 
     def __init__(self) -> None:
-        self.heads: list[Head] = []
-        self.script: Script = answering("500 Not Scripted")
+        self.heads: list[HttpHead] = []
+        self.script: ConnectionScript = answering("500 Not Scripted")
         self.ended = asyncio.Event()
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -213,7 +213,7 @@ class LowerServer:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._tasks.add(task := asyncio.current_task())
         task.add_done_callback(self._tasks.discard)
-        stream = Stream(reader, writer)
+        stream = HttpStream(reader, writer)
         try:
             with suppress(OSError, asyncio.IncompleteReadError):
                 self.heads.append(await stream.head())
@@ -228,7 +228,7 @@ class NamedPods:
 
     def __init__(self, targets: dict[tuple[str, str], PodTarget] | None = None) -> None:
         self.targets = targets or {}
-        self.runners: list[RunningPod] = []
+        self.running_pods: list[RunningPod] = []
 
     def locate(self, namespace: str, pod: str) -> PodTarget | None:
         """Return the lower pod of an upper pod, None if it is not known."""
@@ -240,13 +240,13 @@ class NamedPods:
 
     def running(self) -> list[RunningPod]:
         """Return the running pods that a test has set."""
-        return self.runners
+        return self.running_pods
 
 
-class Answer(NamedTuple):
+class KubeletResponse(NamedTuple):
     """A whole answer of the kubelet API."""
 
-    head: Head
+    head: HttpHead
     body: bytes
 
     @property
@@ -255,31 +255,31 @@ class Answer(NamedTuple):
         return self.head.status
 
 
-class Lab:
+class KubeletApiHarness:
     """A served virtual node with the upper pod shop/web, whose lower pod is mapped/web-0."""
 
     def __init__(self, pki: Pki, limits: ConnectionLimits = QUICK, files: ServingFiles | None = None) -> None:
         self.pki = pki
         self._files = files or pki.serving_files
-        self.log = Notes()
-        self.upper = Upper()
+        self.log = RecordingLogger()
+        self.upper = FakeUpperCluster()
         self.upper.permit("kube-apiserver", "create", "proxy")
         self.upper.permit("kube-apiserver", "get", "proxy")
-        self.lower = LowerServer()
+        self.lower = ScriptedLowerServer()
         self.pods = NamedPods()
         self.time = 1000.0
         self.client_authority = pki.clients.pem
-        self.authority_answers = asyncio.Event()
-        self.authority_answers.set()
+        self.authority_readable = asyncio.Event()
+        self.authority_readable.set()
         self._limits = limits
 
     async def _authority(self) -> str:
-        await self.authority_answers.wait()
+        await self.authority_readable.wait()
         return self.client_authority
 
     async def __aenter__(self) -> Self:
         port = await self.lower.start(self.pki.server_context())
-        self.cluster = LowerCluster("lower-a", port, self.pki.client_context(None))
+        self.cluster = FakeLowerCluster("lower-a", port, self.pki.client_context(None))
         self.pods.targets["shop", "web"] = PodTarget(self.cluster, "mapped", "web-0", CONTAINERS)
         gate = RequestAuth(
             ServingCertificate(self.log, "127.0.0.1", self._files),
@@ -288,7 +288,7 @@ class Lab:
             Authorizer(self.upper, self.log, clock=lambda: self.time),
         )
         self.server = KubeletServer(gate, self.log, self._limits)
-        self.seats: dict[str, NodeEndpoint] = {}
+        self.endpoints: dict[str, NodeEndpoint] = {}
         await self.serve()
         return self
 
@@ -309,31 +309,31 @@ class Lab:
         Without a `port`, the first node has any free port and another one a spare port; each keeps the port that it
         has.
         """
-        known = self.seats.get(node)
+        known = self.endpoints.get(node)
         found = known.address[1] if known else 0 if node == NODE else spare_port()
         seat = NodeEndpoint(("127.0.0.1", found if port is None else port), self.pods if pods is None else pods, meter)
-        troubles = await self.server.serve({**self.seats, node: seat})
-        if node in troubles:
-            raise troubles[node]
-        self.seats[node] = seat
+        problems = await self.server.serve({**self.endpoints, node: seat})
+        if node in problems:
+            raise problems[node]
+        self.endpoints[node] = seat
 
-    async def connect(self, identity: Identity | None, node: str = NODE) -> Stream:
+    async def connect(self, identity: Identity | None, node: str = NODE) -> HttpStream:
         """Connect to a node with an identity, or with none."""
         tls = self.pki.client_context(identity)
         port = self.server.port(node)
-        return Stream(*await asyncio.open_connection("127.0.0.1", port, ssl=tls, limit=UNPAUSED))
+        return HttpStream(*await asyncio.open_connection("127.0.0.1", port, ssl=tls, limit=UNPAUSED))
 
-    async def ask(self, identity: Identity | None, first: str, *fields: str, node: str = NODE) -> Answer:
+    async def ask(self, identity: Identity | None, first: str, *fields: str, node: str = NODE) -> KubeletResponse:
         """Make one request, such as "GET /healthz", and read the answer to its end."""
         stream = await self.connect(identity, node)
         try:
             await stream.send(request(first, *fields))
             async with asyncio.timeout(PATIENCE):
-                return Answer(await stream.head(), await stream.to_end())
+                return KubeletResponse(await stream.head(), await stream.read_to_end())
         finally:
             await stream.close()
 
-    async def upgrade(self, identity: Identity | None, first: str, *fields: str) -> tuple[Head, Stream]:
+    async def upgrade(self, identity: Identity | None, first: str, *fields: str) -> tuple[HttpHead, HttpStream]:
         """Request an upgraded stream; return the answer's head, and the connection."""
         stream = await self.connect(identity)
         await stream.send(request(first, "Connection: Upgrade", *fields))
@@ -341,15 +341,19 @@ class Lab:
             return await stream.head(), stream
 
 
+Lab = KubeletApiHarness
+"""The name that bench/faults/guarded.py imports."""
+
+
 class SlowCaller:
     """A caller that leaves bytes in its kernel buffer until it reads, which asyncio's streams do not do."""
 
-    def __init__(self, lab: Lab, identity: Identity) -> None:
+    def __init__(self, kubelet_api: KubeletApiHarness, identity: Identity) -> None:
         plain = socket.socket()
         plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        plain.connect(("127.0.0.1", lab.server.port(NODE)))
+        plain.connect(("127.0.0.1", kubelet_api.server.port(NODE)))
         plain.settimeout(PATIENCE)
-        tls = lab.pki.client_context(identity)
+        tls = kubelet_api.pki.client_context(identity)
         self._socket = tls.wrap_socket(plain, server_hostname="localhost", do_handshake_on_connect=False)
 
     def ask(self, first: str, *fields: str) -> bytes:
@@ -385,14 +389,14 @@ def unchunked(body: bytes) -> bytes:
     return bytes(content)
 
 
-async def until(condition: Callable[[], bool]) -> None:
+async def wait_until(condition: Callable[[], bool]) -> None:
     """Wait until a condition holds that the event loop brings about; fail if it does not."""
     async with asyncio.timeout(PATIENCE):
         while not condition():  # noqa: ASYNC110 - the condition has no event
             await asyncio.sleep(0.005)
 
 
-def descriptors() -> int:
+def count_descriptors() -> int:
     """Count the open file descriptors of this process, without the spare one that uvloop keeps for itself."""
     targets = []
     for each in Path("/proc/self/fd").iterdir():
@@ -401,7 +405,7 @@ def descriptors() -> int:
     return len([target for target in targets if target != Path(os.devnull)])
 
 
-def others() -> set[asyncio.Task[Any]]:
+def other_tasks() -> set[asyncio.Task[Any]]:
     """Return all tasks except the current one."""
     return asyncio.all_tasks() - {asyncio.current_task()}
 
@@ -409,30 +413,30 @@ def others() -> set[asyncio.Task[Any]]:
 @asynccontextmanager
 async def leak_watch() -> AsyncIterator[None]:
     """Fail if there are more tasks or file descriptors afterwards than before."""
-    tasks, count = others(), descriptors()
+    tasks, count = other_tasks(), count_descriptors()
     yield
-    await until(lambda: others() <= tasks and descriptors() <= count)
+    await wait_until(lambda: other_tasks() <= tasks and count_descriptors() <= count)
 
 
 EXEC = "POST /exec/shop/web/main?output=1&input=1&command=cat"
 
 
-async def echo(_head: Head, stream: Stream) -> None:
+async def echo(_head: HttpHead, stream: HttpStream) -> None:
     """Accept an upgrade and send back every byte that arrives."""
     await stream.send(switching("SPDY/3.1"))
     while data := await stream.reader.read(65536):
         await stream.send(data)
 
 
-async def streaming(lab: Lab) -> Stream:
+async def open_exec_stream(kubelet_api: KubeletApiHarness) -> HttpStream:
     """Open an exec that echoes."""
-    lab.lower.script = echo
-    head, stream = await lab.upgrade(lab.pki.apiserver, EXEC, "Upgrade: SPDY/3.1")
+    kubelet_api.lower.script = echo
+    head, stream = await kubelet_api.upgrade(kubelet_api.pki.apiserver, EXEC, "Upgrade: SPDY/3.1")
     assert head.status == 101
     return stream
 
 
-async def alive(stream: Stream) -> bool:
+async def is_alive(stream: HttpStream) -> bool:
     """Report whether a stream still carries bytes both ways."""
     await stream.send(b"ping")
     async with asyncio.timeout(PATIENCE):

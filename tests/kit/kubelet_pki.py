@@ -82,10 +82,10 @@ class Authority:
 
     def granted(self, request: bytes, begin: datetime, end: datetime) -> bytes:
         """Sign a certificate signing request (PEM), as a cluster's signer does."""
-        asked = x509.load_pem_x509_csr(request)
-        names = asked.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        csr = x509.load_pem_x509_csr(request)
+        names = csr.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         certificate = (
-            x509.CertificateBuilder(self._name, asked.subject, asked.public_key(), x509.random_serial_number())
+            x509.CertificateBuilder(self._name, csr.subject, csr.public_key(), x509.random_serial_number())
             .not_valid_before(begin)
             .not_valid_after(end)
             .add_extension(x509.ExtendedKeyUsage([SERVER]), critical=False)

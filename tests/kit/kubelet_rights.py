@@ -14,7 +14,7 @@ from properties import THOROUGH
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "kubelet-api.md"
 BEGIN, END = "<!-- rights -->", "<!-- end of rights -->"
 NODE = "NODE"
-ANOTHER = "another-node"
+OTHER_NODE = "another-node"
 WEBSOCKET = "GET, WebSocket"
 VERBS = {
     "GET": "get",
@@ -30,7 +30,7 @@ VERBS = {
 TLS, UNKNOWN, FORBIDDEN, ADMITTED = "no TLS", "401", "403", "admitted"
 
 
-class Group(NamedTuple):
+class RightsGroup(NamedTuple):
     """Paths that the same right opens: any one of these subresources of the node, with `verb` or the method's own."""
 
     title: str
@@ -41,27 +41,27 @@ class Group(NamedTuple):
 
 METRICS_PAGES = ("resource", "cadvisor", "probes", "slis")
 GROUPS = (
-    Group("exec, attach, portForward, run", (
+    RightsGroup("exec, attach, portForward, run", (
         "/exec/shop/web/main?command=id&output=1",
         "/attach/shop/web/main?output=1",
         "/portForward/shop/web",
         "/run/shop/web/main?cmd=id",
     ), ("proxy",), "create"),
-    Group("containerLogs, and what is not listed here", (
+    RightsGroup("containerLogs, and what is not listed here", (
         "/containerLogs/shop/web/main",
         "/debug/pprof/",
         "/cri/exec/token",
         "/nothing/there",
     ), ("proxy",)),
-    Group("pods, runningpods", ("/pods", "/runningpods/"), ("pods", "proxy")),
-    Group("healthz", ("/healthz",), ("healthz", "proxy")),
-    Group("configz", ("/configz",), ("configz", "proxy")),
-    Group("stats", ("/stats/summary",), ("stats",)),
-    Group("metrics", ("/metrics", *(f"/metrics/{page}" for page in METRICS_PAGES)), ("metrics",)),
-    Group("logs", ("/logs/", "/logs/syslog"), ("log",)),
-    Group("checkpoint", ("/checkpoint/shop/web/main",), ("checkpoint",)),
-    Group("statusz", ("/statusz",), ("statusz",)),
-    Group("flagz", ("/flagz",), ("configz",)),
+    RightsGroup("pods, runningpods", ("/pods", "/runningpods/"), ("pods", "proxy")),
+    RightsGroup("healthz", ("/healthz",), ("healthz", "proxy")),
+    RightsGroup("configz", ("/configz",), ("configz", "proxy")),
+    RightsGroup("stats", ("/stats/summary",), ("stats",)),
+    RightsGroup("metrics", ("/metrics", *(f"/metrics/{page}" for page in METRICS_PAGES)), ("metrics",)),
+    RightsGroup("logs", ("/logs/", "/logs/syslog"), ("log",)),
+    RightsGroup("checkpoint", ("/checkpoint/shop/web/main",), ("checkpoint",)),
+    RightsGroup("statusz", ("/statusz",), ("statusz",)),
+    RightsGroup("flagz", ("/flagz",), ("configz",)),
 )  # fmt: skip
 
 
@@ -76,74 +76,74 @@ class Grant(NamedTuple):
         return self.verb in {"*", verb} and (subresource in self.subresources or "*" in self.subresources)
 
 
-class Someone(NamedTuple):
+class Caller(NamedTuple):
     """An identity: its title, its credential, the answer if it has no right, and its grants.
 
-    `shows` is "", "token", "bad token", "certificate", "bad certificate" or "ended certificate"; `on` names the node
-    that the rights are for, "" for all; a `role` that every cluster has replaces rules of the test.
+    `credential` is "", "token", "bad token", "certificate", "bad certificate" or "ended certificate"; `node` names the
+    node that the rights are for, "" for all; a `role` that every cluster has replaces rules of the test.
     """
 
     title: str
-    shows: str
+    credential: str
     refusal: str = FORBIDDEN
     grants: tuple[Grant, ...] = ()
-    on: str = ""
+    node: str = ""
     role: str = ""
     user: str = ""
     group: str = ""
 
 
 ADMIN = ("proxy", "stats", "log", "metrics", "pods", "healthz", "configz")
-SOMEONE = (
-    Someone("no certificate, no token", "", UNKNOWN),
-    Someone("a token that the upper does not know", "bad token", UNKNOWN),
-    Someone("a certificate of another authority", "bad certificate", TLS),
-    Someone("a certificate that has ended", "ended certificate", TLS),
-    Someone("a kubelet of a real node", "certificate", user="system:node:real", group="system:nodes"),
-    Someone("a service account without rights", "token"),
-    Someone("`get nodes`", "certificate", grants=(Grant("get", ("",)),)),
-    Someone("`*` on `nodes/proxy` of another node", "certificate", grants=(Grant("*", ("proxy",)),), on=ANOTHER),
-    Someone("`get nodes/proxy`", "certificate", grants=(Grant("get", ("proxy",)),)),
-    Someone("`create nodes/proxy`", "token", grants=(Grant("create", ("proxy",)),)),
-    Someone("`get nodes/metrics, nodes/stats`", "token", grants=(Grant("get", ("metrics", "stats")),)),
-    Someone(
+CALLERS = (
+    Caller("no certificate, no token", "", UNKNOWN),
+    Caller("a token that the upper does not know", "bad token", UNKNOWN),
+    Caller("a certificate of another authority", "bad certificate", TLS),
+    Caller("a certificate that has ended", "ended certificate", TLS),
+    Caller("a kubelet of a real node", "certificate", user="system:node:real", group="system:nodes"),
+    Caller("a service account without rights", "token"),
+    Caller("`get nodes`", "certificate", grants=(Grant("get", ("",)),)),
+    Caller("`*` on `nodes/proxy` of another node", "certificate", grants=(Grant("*", ("proxy",)),), node=OTHER_NODE),
+    Caller("`get nodes/proxy`", "certificate", grants=(Grant("get", ("proxy",)),)),
+    Caller("`create nodes/proxy`", "token", grants=(Grant("create", ("proxy",)),)),
+    Caller("`get nodes/metrics, nodes/stats`", "token", grants=(Grant("get", ("metrics", "stats")),)),
+    Caller(
         "`get nodes/pods, nodes/healthz, nodes/configz, nodes/log`",
         "token",
         grants=(Grant("get", ("pods", "healthz", "configz", "log")),),
     ),
-    Someone("`system:kubelet-api-admin`, as the apiserver has it", "certificate", grants=(Grant("*", ADMIN),),
+    Caller("`system:kubelet-api-admin`, as the apiserver has it", "certificate", grants=(Grant("*", ADMIN),),
             role="system:kubelet-api-admin"),
-    Someone("`system:masters`", "certificate", grants=(Grant("*", ("*",)),), role="-", group="system:masters"),
+    Caller("`system:masters`", "certificate", grants=(Grant("*", ("*",)),), role="-", group="system:masters"),
 )  # fmt: skip
 
 
-class Case(NamedTuple):
+class RightsCase(NamedTuple):
     """One request, and its expected outcome."""
 
-    someone: Someone
-    group: Group
+    caller: Caller
+    group: RightsGroup
     path: str
     method: str
     outcome: str
 
 
-def cases() -> Iterator[Case]:
+def cases() -> Iterator[RightsCase]:
     """Yield every path with every method for every identity; two methods per further path unless thorough."""
-    for someone in SOMEONE:
+    for someone in CALLERS:
         for group in GROUPS:
             for method in VERBS:
                 outcome = expected(someone, group, method)
                 paths = group.paths if THOROUGH or method in {"GET", "POST"} else group.paths[:1]
-                yield from (Case(someone, group, path, method, outcome) for path in paths)
+                yield from (RightsCase(someone, group, path, method, outcome) for path in paths)
 
 
-def expected(someone: Someone, group: Group, method: str) -> str:
+def expected(caller: Caller, group: RightsGroup, method: str) -> str:
     """Return the expected outcome of a request."""
     verb = group.verb or VERBS[method]
-    rights = someone.grants if someone.on in {"", NODE} else ()
+    rights = caller.grants if caller.node in {"", NODE} else ()
     if any(grant.covers(verb, each) for grant in rights for each in group.subresources):
         return ADMITTED
-    return someone.refusal
+    return caller.refusal
 
 
 def table() -> str:
@@ -152,19 +152,19 @@ def table() -> str:
     lines += [f"| {group.title} | {_names(group)} | {group.verb or 'by method'} |" for group in GROUPS]
     titles = " | ".join(group.title.split(",")[0] for group in GROUPS)
     lines += ["", f"| who | {titles} |", "|---" * (len(GROUPS) + 1) + "|"]
-    lines += [f"| {each.title} | {' | '.join(_cell(each, group) for group in GROUPS)} |" for each in SOMEONE]
+    lines += [f"| {each.title} | {' | '.join(_cell(each, group) for group in GROUPS)} |" for each in CALLERS]
     return "\n".join(lines)
 
 
-def _names(group: Group) -> str:
+def _names(group: RightsGroup) -> str:
     return ", ".join(f"`nodes/{each}`" for each in group.subresources)
 
 
-def _cell(someone: Someone, group: Group) -> str:
-    admitted = [method for method in VERBS if expected(someone, group, method) == ADMITTED]
+def _cell(caller: Caller, group: RightsGroup) -> str:
+    admitted = [method for method in VERBS if expected(caller, group, method) == ADMITTED]
     if len(admitted) == len(VERBS):
         return "all"
-    return ", ".join(method for method in admitted if method != WEBSOCKET) or someone.refusal
+    return ", ".join(method for method in admitted if method != WEBSOCKET) or caller.refusal
 
 
 def rewritten(text: str) -> str:

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from streamkit import Done, spoken
+from streamkit import KubectlResult, kubectl_environment
 
 from bench.kit.spareports import spare_ports
 
@@ -23,7 +23,7 @@ WEBSOCKET, SPDY = "websocket", "spdy"
 EXTENDS = {"declaredFeatures": ["ExtendWebSocketsToKubelet"]}
 
 
-class Twins:
+class TwinPods:
     """A namespace with two upper pods on two virtual nodes, one of which supports WebSockets, and one lower pod."""
 
     def __init__(self, sandbox: "Sandbox") -> None:
@@ -38,34 +38,34 @@ class Twins:
         """Create namespaces, nodes and pods, and wait until the lower pod runs."""
         for cluster in ("upper", LOWER):
             self.apply(cluster, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.namespace}})
-            self.must(cluster, "-n", self.namespace, "wait", "--for=create", "serviceaccount/default")
+            self.check_output(cluster, "-n", self.namespace, "wait", "--for=create", "serviceaccount/default")
         for kind in self.nodes:
             self._create_node(kind)
             self.apply("upper", self._pod(kind, {"nodeName": self.nodes[kind]}))
             running = ("--subresource=status", "-p", '{"status": {"phase": "Running"}}')
-            self.must("upper", "-n", self.namespace, "patch", "pod", kind, *running)
+            self.check_output("upper", "-n", self.namespace, "patch", "pod", kind, *running)
         self.apply(LOWER, self._pod(POD, {}))
-        self.must(LOWER, "-n", self.namespace, "wait", "--for=jsonpath={.status.phase}=Running", f"pod/{POD}")
+        self.check_output(LOWER, "-n", self.namespace, "wait", "--for=jsonpath={.status.phase}=Running", f"pod/{POD}")
 
     def delete(self) -> None:
         """Delete everything that `create` created."""
         for kind, node in self.nodes.items():
-            self.must("upper", "-n", self.namespace, "delete", "pod", kind, "--force", "--wait=false")
-            self.must("upper", "delete", "node", node)
+            self.check_output("upper", "-n", self.namespace, "delete", "pod", kind, "--force", "--wait=false")
+            self.check_output("upper", "delete", "node", node)
         for cluster in ("upper", LOWER):
-            self.must(cluster, "delete", "namespace", self.namespace, "--wait=false")
+            self.check_output(cluster, "delete", "namespace", self.namespace, "--wait=false")
 
     def apply(self, cluster: str, manifest: dict[str, Any]) -> None:
         """Create an object."""
-        self.must(cluster, "create", "-f", "-", stdin=json.dumps(manifest))
+        self.check_output(cluster, "create", "-f", "-", stdin=json.dumps(manifest))
 
-    def must(self, cluster: str, *arguments: str, stdin: str = "") -> str:
+    def check_output(self, cluster: str, *arguments: str, stdin: str = "") -> str:
         """Run kubectl, require that it succeeds, and return its output."""
         done: subprocess.CompletedProcess[str] = self.sandbox.kubectl(*arguments, cluster=cluster, stdin=stdin)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    def requests_below(self, since: str) -> int:
+    def count_lower_requests(self, since: str) -> int:
         """Count the requests for pod subresources that the lower's apiserver has received since a moment in UTC.
 
         A stream is recorded when it ends, so the time of its start shows to which test it belongs.
@@ -84,7 +84,7 @@ class Twins:
             **(EXTENDS if kind == WEBSOCKET else {}),
         }
         patch = json.dumps({"status": status})
-        self.must("upper", "patch", "node", name, "--subresource=status", "--type=merge", "-p", patch)
+        self.check_output("upper", "patch", "node", name, "--subresource=status", "--type=merge", "-p", patch)
 
     def _pod(self, name: str, more: dict[str, Any]) -> dict[str, Any]:
         spec = {
@@ -105,16 +105,18 @@ class Twins:
     ) -> asyncio.subprocess.Process:
         """Start kubectl in the namespace, with pipes, over WebSocket or SPDY."""
         command = self.sandbox.kubectl_command("-n", self.namespace, *arguments, cluster=cluster)
-        pipe, variables = asyncio.subprocess.PIPE, spoken(websocket=speaks == WEBSOCKET)
+        pipe, variables = asyncio.subprocess.PIPE, kubectl_environment(websocket=speaks == WEBSOCKET)
         return await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=pipe, env=variables)
 
-    async def run(self, *arguments: str, cluster: str = "upper", speaks: str = WEBSOCKET, stdin: bytes = b"") -> Done:
+    async def run(
+        self, *arguments: str, cluster: str = "upper", speaks: str = WEBSOCKET, stdin: bytes = b""
+    ) -> KubectlResult:
         """Run kubectl until it ends."""
         process = await self.start(*arguments, cluster=cluster, speaks=speaks)
         async with asyncio.timeout(120):
             out, err = await process.communicate(stdin)
         assert process.returncode is not None
-        return Done(process.returncode, out, err.decode())
+        return KubectlResult(process.returncode, out, err.decode())
 
 
 async def digest(stream: asyncio.StreamReader, length: int) -> str:

@@ -1,46 +1,46 @@
-"""A stage on which pods are evicted from a lower cluster, with the schedulers of all clusters, and its evictions."""
+"""A simulation in which pods are evicted from a lower cluster, with the schedulers of all clusters."""
 
 from datetime import datetime, timedelta
 
-from deschedulingkit import NOW, ON, A, B, refused
-from stagekit import Stage
-from worldkit import lower_node, space
+from deschedulingkit import NOW, ON, A, B, unschedulable_status
+from stagekit import EngineSimulation
+from worldkit import make_lower_node, make_namespace
 
 from tensile.objects import NAMESPACE, NODE, POD, UPPER, Manifest, Ref, labels, metadata, uid
 from tensile.reconcile.pods.scheduling import meets
 
 
-class Leaving(Stage):
-    """A stage that records when upper pods are deleted.
+class EvictionSimulation(EngineSimulation):
+    """A simulation that records when upper pods are deleted.
 
-    `room` is the number of cpus of the one node of lower-b; that of lower-a has two.
+    `b_cpus` is the number of cpus of the one node of lower-b; that of lower-a has two.
     """
 
-    def __init__(self, *pods: Manifest, more: str = ON, room: str = "64") -> None:
+    def __init__(self, *pods: Manifest, more: str = ON, b_cpus: str = "64") -> None:
         super().__init__(f"name: {A}", f"name: {B}", more=more)
-        self.left: list[tuple[str, datetime]] = []
+        self.evictions: list[tuple[str, datetime]] = []
         self._seen: set[str] = set()
-        self.raise_nodes()
-        self.clusters[UPPER].place(NAMESPACE, space("default"))
-        for name, cpu in ((A, "2"), (B, room)):
-            self.clusters[name].place(NODE, lower_node(f"{name}-n1", cpu))
+        self.create_nodes()
+        self.clusters[UPPER].place(NAMESPACE, make_namespace("default"))
+        for name, cpu in ((A, "2"), (B, b_cpus)):
+            self.clusters[name].place(NODE, make_lower_node(f"{name}-n1", cpu))
         for pod in pods:
             self.clusters[UPPER].place(POD, pod)
-        self.clusters[UPPER].watched = self._note
+        self.clusters[UPPER].on_write = self._record
         self.start()
 
-    def _note(self, verb: str, ref: Ref, body: Manifest) -> None:
+    def _record(self, verb: str, ref: Ref, body: Manifest) -> None:
         if verb == "delete" and ref.kind == POD and uid(body) not in self._seen:
             self._seen.add(uid(body))
-            self.left.append((ref.name, self.now()))
+            self.evictions.append((ref.name, self.now()))
 
-    async def passing(self, minutes: int) -> None:
+    async def advance_minutes(self, minutes: int) -> None:
         """Advance the time by minutes."""
         for _ in range(minutes):
-            await self.calm(1.0)
+            await self.advance(1.0)
             await self.bind()
             await self._schedule()
-            await self.calm(59.0)
+            await self.advance(59.0)
 
     async def bind(self) -> None:
         """Act as the upper scheduler: bind a pod to the first matching virtual node, however full its lower is."""
@@ -51,16 +51,16 @@ class Leaving(Stage):
             ]
             if found and not pod["spec"].get("nodeName"):
                 self.clusters[UPPER].place(POD, {**pod, "spec": {**pod["spec"], "nodeName": min(found)}})
-        await self.settle()
+        await self.wait_idle()
 
     async def _schedule(self) -> None:
         """Act as lower-a's scheduler, which finds no node for any pod."""
         since = (NOW - self.now()).total_seconds()
         for pod in await self.listed(A):
             if not (pod.get("status") or {}).get("conditions"):
-                self.clusters[A].place(POD, {**pod, "status": {"phase": "Pending", **refused(since)}})
+                self.clusters[A].place(POD, {**pod, "status": {"phase": "Pending", **unschedulable_status(since)}})
 
-    async def above(self) -> list[str]:
+    async def upper_pod_names(self) -> list[str]:
         """Return the names of the upper pods."""
         return sorted(pod["metadata"]["name"] for pod in await self.listed(UPPER))
 

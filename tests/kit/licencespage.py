@@ -47,13 +47,13 @@ def packages() -> list[Package]:
 
 def licence(package: Distribution) -> str:
     """Return the license of an installed package as an SPDX expression; raise LookupError if it is not known."""
-    said = package.metadata
-    if expression := said.get("License-Expression") or said.get("License"):
+    metadata = package.metadata
+    if expression := metadata.get("License-Expression") or metadata.get("License"):
         return canonicalize_license_expression(IN_WORDS.get(expression, expression))
-    for classifier in said.get_all("Classifier", []):
+    for classifier in metadata.get_all("Classifier", []):
         if classifier in CLASSIFIED:
             return CLASSIFIED[classifier]
-    raise LookupError(f"{said['Name']}: no known licence: read its text, and add it to licencespage.py")
+    raise LookupError(f"{metadata['Name']}: no known licence: read its text, and add it to licencespage.py")
 
 
 def texts(package: Distribution) -> list[Path]:

@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from answering import Answering
+from answering import FakeCluster
 from virtualtime import clock
-from worldkit import NOW, A, B, config_map, marked, thing, world
+from worldkit import NOW, A, B, config_map, make_object, make_world, with_owner_marks
 
 from tensile.errors import ClusterError
 from tensile.objects import CONFIG_MAP, EVENT, LEASE, UPPER, Manifest, Ref
@@ -17,45 +17,45 @@ from tensile.reconcile.world import Key, Problem, World
 
 NAME = "rule"
 ONE, TWO = Key(NAME, A, "default", "one"), Key(NAME, A, "default", "two")
-ELSEWHERE = Key(NAME, B, "default", "one")
-Says = Callable[[World], Decision]
+ONE_OF_B = Key(NAME, B, "default", "one")
+MakeDecision = Callable[[World], Decision]
 
 
 @dataclass
 class ScriptedRule:
-    """A rule with scripted decisions; `looks` are the keys for which `decide` was called."""
+    """A rule with scripted decisions; `decided_keys` are the keys for which `decide` was called."""
 
     name: str = NAME
-    says: dict[Key, Says] = field(default_factory=dict)
-    hears: tuple[Watch, ...] = ()
-    looks: list[Key] = field(default_factory=list)
+    decisions: dict[Key, MakeDecision] = field(default_factory=dict)
+    configured_watches: tuple[Watch, ...] = ()
+    decided_keys: list[Key] = field(default_factory=list)
 
     def watches(self) -> tuple[Watch, ...]:
         """Return the configured watches."""
-        return self.hears
+        return self.configured_watches
 
     def keys(self, _world: World, lower: str) -> Iterator[Key]:
         """Yield every key that has a decision."""
-        yield from (key for key in self.says if key.lower == lower)
+        yield from (key for key in self.decisions if key.lower == lower)
 
     def decide(self, key: Key, of: World) -> Decision:
         """Return the decision about a key, an empty one by default."""
-        self.looks.append(key)
-        return self.says[key](of) if key in self.says else Decision()
+        self.decided_keys.append(key)
+        return self.decisions[key](of) if key in self.decisions else Decision()
 
-    def say(self, key: Key, *decisions: Decision) -> None:
+    def set_decisions(self, key: Key, *decisions: Decision) -> None:
         """Set decisions that are returned one after the other, the last one repeatedly."""
         left = list(decisions)
-        self.says[key] = lambda _: left.pop(0) if len(left) > 1 else left[0]
+        self.decisions[key] = lambda _: left.pop(0) if len(left) > 1 else left[0]
 
 
 @dataclass
-class Noted:
+class RecordingLoopObserver:
     """An observer that records what the loop reports; `errors` match `steps`, None for a successful step."""
 
     steps: list[Step] = field(default_factory=list)
     errors: list[ClusterError | None] = field(default_factory=list)
-    troubles: list[Problem] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
     defects: list[Exception] = field(default_factory=list)
 
     def on_step(self, _key: Key, step: Step, error: ClusterError | None) -> None:
@@ -65,7 +65,7 @@ class Noted:
 
     def on_blocked(self, _key: Key, problem: Problem) -> None:
         """Record a problem."""
-        self.troubles.append(problem)
+        self.problems.append(problem)
 
     def on_unexpected_error(self, _key: Key, error: Exception) -> None:
         """Record a defect."""
@@ -80,18 +80,18 @@ class LoopUnderTest:
     """A loop over lower-a and lower-b with one rule or more, opened by the test."""
 
     def __init__(self, *rules: ScriptedRule, forced: bool = False) -> None:
-        self.world = world()
+        self.world = make_world()
         self.rules = rules or (ScriptedRule(),)
         self.rule = self.rules[0]
-        self.noted = Noted()
-        self.clusters = {name: Answering(name) for name in (UPPER, A, B)}
+        self.observer = RecordingLoopObserver()
+        self.clusters = {name: FakeCluster(name) for name in (UPPER, A, B)}
         self.lower = self.clusters[A]
         timing = Timing(lambda: NOW, lambda: 0.5)
-        self.loop = Loop(self.world, self.rules, self.clusters, self.noted, timing, forced=forced)
+        self.loop = Loop(self.world, self.rules, self.clusters, self.observer, timing, forced=forced)
 
     async def run(self, *decisions: Decision, key: Key = ONE) -> None:
         """Set the rule's decisions about a key, and return when the loop is idle."""
-        self.rule.say(key, *decisions)
+        self.rule.set_decisions(key, *decisions)
         if key.lower not in self.loop.depth:
             self.loop.open(key.lower)
         else:
@@ -106,7 +106,7 @@ class LoopUnderTest:
 
 def copy(name: str = "one", data: dict[str, str] | None = None) -> Manifest:
     """Make a ConfigMap that this topology owns."""
-    return marked(config_map(name, data), "above")
+    return with_owner_marks(config_map(name, data), "above")
 
 
 def present(name: str = "one", data: dict[str, str] | None = None, cluster: str = A) -> Present:
@@ -115,19 +115,19 @@ def present(name: str = "one", data: dict[str, str] | None = None, cluster: str 
     return Present(ref, copy(name, data), "because", sections=("metadata.labels", "data"))
 
 
-def unfollowed(name: str = "kept") -> Present:
+def present_uncached(name: str = "kept") -> Present:
     """Make the desired state of an upper object that no cache follows and that is no Event.
 
     It is written as often as it is decided.
     """
-    return Present(Ref(UPPER, LEASE, "default", name), thing("Lease", name), "because")
+    return Present(Ref(UPPER, LEASE, "default", name), make_object("Lease", name), "because")
 
 
 def event(name: str = "told") -> Present:
     """Make the desired state of an Event."""
-    return Present(Ref(UPPER, EVENT, "default", name), thing("Event", name), "because")
+    return Present(Ref(UPPER, EVENT, "default", name), make_object("Event", name), "because")
 
 
-async def until(seconds: float) -> None:
+async def sleep_until(seconds: float) -> None:
     """Sleep until so many seconds after the beginning of the test."""
     await asyncio.sleep(max(seconds - clock(), 0))

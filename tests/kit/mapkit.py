@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-from enginekit import LOWERS, Done, Edit, ran
+from enginekit import LOWERS, CommandResult, Edit, run_command
 from programkit import Program
 from sitekit import LIMIT, Manifest
 
@@ -23,7 +23,7 @@ RIGHT = 30.0
 
 
 class MapProgram(Program):
-    """A program that follows a ConfigMap in the ground's namespace."""
+    """A program that follows a ConfigMap in the harness's namespace."""
 
     configmap = NAME
 
@@ -32,11 +32,11 @@ class MapProgram(Program):
         for name in LOWERS:
             await self.put_secret(name, (self.directory / f"{name}.kubeconfig").read_bytes())
         await self.put(self.text(*edits))
-        await self.begin()
+        await self.launch_from_configmap()
         for lower in self.file(*edits)["lowers"] if await_nodes else ():
-            await self.usable(lower["node"]["name"])
+            await self.wait_for_node(lower["node"]["name"])
 
-    async def begin(self) -> None:
+    async def launch_from_configmap(self) -> None:
         """Start the program on the existing objects, and append to its log."""
         with self.log.open("ab") as log:
             self.process = await asyncio.create_subprocess_exec(*self.command("run"), stdout=log, stderr=log)
@@ -48,9 +48,9 @@ class MapProgram(Program):
         options += self.options if word == "run" else ()
         return [sys.executable, "-m", "tensile", word, "--log-format", "json", *options]
 
-    async def alone(self, name: str) -> Done:
+    async def run_alone(self, name: str) -> CommandResult:
         """Run the program on another ConfigMap until it ends."""
-        return await ran(self.command("run", name))
+        return await run_command(self.command("run", name))
 
     @asynccontextmanager
     async def running(self, name: str) -> AsyncIterator[tuple[Process, Path]]:
@@ -86,13 +86,13 @@ class MapProgram(Program):
 
     async def put(self, text: str) -> Manifest:
         """Create or patch the ConfigMap, and return it."""
-        return await self.lay("configmaps", NAME, {"data": {KEY: text}})
+        return await self.apply("configmaps", NAME, {"data": {KEY: text}})
 
     async def put_secret(self, name: str, kubeconfig: bytes) -> Manifest:
         """Create or patch the Secret of a lower."""
-        return await self.lay("secrets", name, {"data": {"kubeconfig": b64encode(kubeconfig).decode()}})
+        return await self.apply("secrets", name, {"data": {"kubeconfig": b64encode(kubeconfig).decode()}})
 
-    async def lay(self, plural: str, name: str, content: Manifest) -> Manifest:
+    async def apply(self, plural: str, name: str, content: Manifest) -> Manifest:
         """Create an object of the namespace, or patch it if it exists."""
         if await self.upper.read(self.path(plural, name)):
             return await self.upper.patch(self.path(plural, name), content)
@@ -105,23 +105,23 @@ class MapProgram(Program):
         )
         return read(found)
 
-    async def event(self, reason: str, words: str, name: str = NAME) -> Manifest:
+    async def wait_for_map_event(self, reason: str, message: str, name: str = NAME) -> Manifest:
         """Wait for an event of a ConfigMap whose message contains these words, and return it."""
         fields = f"involvedObject.kind=ConfigMap,involvedObject.name={name},reason={reason}"
         found = await self.upper.until_all(
             f"{self.path('events')}?fieldSelector={fields}",
-            lambda events: any(words in one["message"] for one in events.values()),
+            lambda events: any(message in one["message"] for one in events.values()),
         )
-        return next(one for one in found.values() if words in one["message"])
+        return next(one for one in found.values() if message in one["message"])
 
-    async def right(self, text: str) -> dict[str, Any]:
+    async def wait_accepted(self, text: str) -> dict[str, Any]:
         """Wait, for a short time, until the status reports that a text is accepted."""
         return await self.status(RIGHT, state="Accepted", sha256=digest(text))
 
 
 async def tensile(command: list[str]) -> str:
     """Run a command that has to succeed, and return its output."""
-    done = await ran(command)
+    done = await run_command(command)
     assert (done.code, done.err) == (0, ""), done
     return done.out
 

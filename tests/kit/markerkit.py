@@ -16,7 +16,7 @@ KEYS = {
 """The keys of a Secret by its type; Secrets of other types have the keys "one" and "two"."""
 
 
-class Way(NamedTuple):
+class SecretUse(NamedTuple):
     """One way to refer to a Secret: what it adds to a pod's spec, and the Secret's type."""
 
     spec: Manifest
@@ -35,30 +35,30 @@ def _volume(called: str, /, **source: Any) -> Manifest:
     return {"volumes": [{"name": called, **source}]}
 
 
-def ways() -> dict[str, Way]:
+def secret_uses() -> dict[str, SecretUse]:
     """Return all ways, by the name of the Secret that each refers to."""
     by_name = {"secretRef": {"name": "cephfs"}}
     found = {
-        "env": Way({"containers": [_container("env", **_env("env"))]}),
-        "env-from": Way({"containers": [_container("env-from", envFrom=[{"secretRef": {"name": "env-from"}}])]}),
-        "env-optional": Way({"containers": [_container("env-optional", **_env("env-optional", optional=True))]}),
-        "env-init": Way({"initContainers": [_container("env-init", **_env("env-init"))]}),
-        "env-sidecar": Way(
+        "env": SecretUse({"containers": [_container("env", **_env("env"))]}),
+        "env-from": SecretUse({"containers": [_container("env-from", envFrom=[{"secretRef": {"name": "env-from"}}])]}),
+        "env-optional": SecretUse({"containers": [_container("env-optional", **_env("env-optional", optional=True))]}),
+        "env-init": SecretUse({"initContainers": [_container("env-init", **_env("env-init"))]}),
+        "env-sidecar": SecretUse(
             {"initContainers": [_container("env-sidecar", restartPolicy="Always", **_env("env-sidecar"))]}
         ),
-        "volume": Way(_volume("volume", secret={"secretName": "volume"})),
-        "items": Way(_volume("items", secret={"secretName": "items", "items": [{"key": "one", "path": "p"}]})),
-        "projected": Way(_volume("projected", projected={"sources": [{"secret": {"name": "projected"}}]})),
-        "pull": Way({"imagePullSecrets": [{"name": "pull"}]}, "kubernetes.io/dockerconfigjson"),
-        "account-pull": Way({"serviceAccountName": "robot"}, "kubernetes.io/dockerconfigjson"),
-        "legacy-pull": Way({"imagePullSecrets": [{"name": "legacy-pull"}]}, "kubernetes.io/dockercfg"),
-        "immutable": Way(_volume("immutable", secret={"secretName": "immutable"})),
-        "applied": Way(_volume("applied", secret={"secretName": "applied"})),
-        "custom": Way(_volume("custom", secret={"secretName": "custom"}), "example.com/custom"),
-        "csi": Way(_volume("csi", csi={"driver": "d.example.com", "nodePublishSecretRef": {"name": "csi"}})),
-        "cephfs": Way(_volume("cephfs", cephfs={"monitors": ["m"], **by_name})),
-        "rbd": Way(_volume("rbd", rbd={"monitors": ["m"], "image": "i", "secretRef": {"name": "rbd"}})),
-        "iscsi": Way(
+        "volume": SecretUse(_volume("volume", secret={"secretName": "volume"})),
+        "items": SecretUse(_volume("items", secret={"secretName": "items", "items": [{"key": "one", "path": "p"}]})),
+        "projected": SecretUse(_volume("projected", projected={"sources": [{"secret": {"name": "projected"}}]})),
+        "pull": SecretUse({"imagePullSecrets": [{"name": "pull"}]}, "kubernetes.io/dockerconfigjson"),
+        "account-pull": SecretUse({"serviceAccountName": "robot"}, "kubernetes.io/dockerconfigjson"),
+        "legacy-pull": SecretUse({"imagePullSecrets": [{"name": "legacy-pull"}]}, "kubernetes.io/dockercfg"),
+        "immutable": SecretUse(_volume("immutable", secret={"secretName": "immutable"})),
+        "applied": SecretUse(_volume("applied", secret={"secretName": "applied"})),
+        "custom": SecretUse(_volume("custom", secret={"secretName": "custom"}), "example.com/custom"),
+        "csi": SecretUse(_volume("csi", csi={"driver": "d.example.com", "nodePublishSecretRef": {"name": "csi"}})),
+        "cephfs": SecretUse(_volume("cephfs", cephfs={"monitors": ["m"], **by_name})),
+        "rbd": SecretUse(_volume("rbd", rbd={"monitors": ["m"], "image": "i", "secretRef": {"name": "rbd"}})),
+        "iscsi": SecretUse(
             _volume(
                 "iscsi",
                 iscsi={
@@ -70,23 +70,25 @@ def ways() -> dict[str, Way]:
                 },
             )
         ),
-        "flex": Way(_volume("flex", flexVolume={"driver": "d/e", "secretRef": {"name": "flex"}})),
-        "azure": Way(_volume("azure", azureFile={"shareName": "s", "secretName": "azure"})),
-        "scale-io": Way(
+        "flex": SecretUse(_volume("flex", flexVolume={"driver": "d/e", "secretRef": {"name": "flex"}})),
+        "azure": SecretUse(_volume("azure", azureFile={"shareName": "s", "secretName": "azure"})),
+        "scale-io": SecretUse(
             _volume(
                 "scale-io",
                 scaleIO={"gateway": "g", "system": "s", "volumeName": "v", "secretRef": {"name": "scale-io"}},
             )
         ),
-        "storage-os": Way(_volume("storage-os", storageos={"volumeName": "v", "secretRef": {"name": "storage-os"}})),
+        "storage-os": SecretUse(
+            _volume("storage-os", storageos={"volumeName": "v", "secretRef": {"name": "storage-os"}})
+        ),
     }
     for kind in KEYS:
         name = kind.partition("/")[2]
-        found[name] = Way(_volume(name, secret={"secretName": name}), kind)
+        found[name] = SecretUse(_volume(name, secret={"secretName": name}), kind)
     return found
 
 
-def joined(specs: Iterable[Manifest]) -> Manifest:
+def joined_spec(specs: Iterable[Manifest]) -> Manifest:
     """Return one spec that combines all of them."""
     found: dict[str, Any] = {"containers": [_container("main")]}
     for spec in specs:

@@ -5,7 +5,17 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 from stagekit import FaultyCluster
-from worldkit import A, account, home, put, raised, space, twin, upper_pod, world
+from worldkit import (
+    A,
+    add_namespace,
+    add_virtual_node,
+    make_lower_pod,
+    make_namespace,
+    make_service_account,
+    make_upper_pod,
+    make_world,
+    put,
+)
 
 from tensile.engine.caches import bound_feed, lower_feeds, upper_feeds
 from tensile.engine.clusters import utc_now
@@ -36,7 +46,7 @@ class MemoryClusters:
         for feed in feeds:
             self._follow(feed)
         for name in of.lowers:
-            self.connections[name].place(SERVICE_ACCOUNT, account())
+            self.connections[name].place(SERVICE_ACCOUNT, make_service_account())
 
     def _follow(self, feed: InformerSpec) -> None:
         """Put the objects of a cache into its cluster, and apply the cluster's writes to the cache."""
@@ -58,12 +68,12 @@ class MemoryClusters:
         return [write for cluster in self.connections.values() for write in cluster.writes]
 
     @property
-    def writes_below(self) -> set[str]:
+    def lower_writes(self) -> set[str]:
         """The writes to lower-a, each as "create Pod new"."""
         return {f"{verb} {ref.kind.name} {ref.name}" for verb, ref in self.connections[A].writes}
 
 
-async def planned(clusters: MemoryClusters, only: PlanScope = WHOLE_PLAN) -> SavedPlan:
+async def saved_plan(clusters: MemoryClusters, only: PlanScope = WHOLE_PLAN) -> SavedPlan:
     """Return what `tensile plan --out` would save."""
     recorder = Recorder()
     async with clusters.opening() as found:
@@ -75,16 +85,16 @@ def _selects(feed: InformerSpec, manifest: dict[str, object]) -> bool:
     return is_selected(manifest, feed.selection)
 
 
-def busy_world(*lowers: str) -> World:
+def mixed_world(*lowers: str) -> World:
     """Return a world with a pod to create, one that is up to date, and one to delete, all in lower-a.
 
-    `lowers` are as in `world`; lower-a alone if none are given.
+    `lowers` are as in `make_world`; lower-a alone if none are given.
     """
-    here = world(*(lowers or (f"name: {A}",)))
-    home(here)
-    put(here.upper.namespaces, space())
-    raised(here)
-    kept = upper_pod("kept", resourceVersion="3")
-    put(here.lowers[A].upper_pods, upper_pod("new"), kept)
-    put(here.lowers[A].pods, twin(kept), twin(upper_pod("orphan")))
-    return here
+    world = make_world(*(lowers or (f"name: {A}",)))
+    add_namespace(world)
+    put(world.upper.namespaces, make_namespace())
+    add_virtual_node(world)
+    kept = make_upper_pod("kept", resourceVersion="3")
+    put(world.lowers[A].upper_pods, make_upper_pod("new"), kept)
+    put(world.lowers[A].pods, make_lower_pod(kept), make_lower_pod(make_upper_pod("orphan")))
+    return world

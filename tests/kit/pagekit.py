@@ -28,7 +28,7 @@ SECRET = "hunter2-do-not-show"
 """The value in each place where a pod may hold a secret; no page may show it."""
 
 
-class Shown(HTMLParser):
+class ParsedPage(HTMLParser):
     """A page as a browser parses it: its elements with their attributes, and its text."""
 
     def __init__(self, text: str) -> None:
@@ -68,15 +68,15 @@ class Shown(HTMLParser):
         return [str(attributes["href"]) for tag, attributes in self.elements if tag == "a"]
 
 
-class Stage:
-    """A world and the other sources of the page, which a test may change; `held` are steps that the engine holds."""
+class StatusPageHarness:
+    """A world and the other sources of the page, which a test may change; the engine holds `held_steps`."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.changes = RecentChanges(lambda: NOW)
         self.drift = DriftLog()
-        self.held: dict[Key, tuple[Step, ...]] = {}
-        self.heard: tuple[CarriedEvent, ...] = ()
+        self.held_steps: dict[Key, tuple[Step, ...]] = {}
+        self.carried_events: tuple[CarriedEvent, ...] = ()
         self.views = 0
 
     def view(self, usage: ResourceUsage) -> PageView:
@@ -85,7 +85,7 @@ class Stage:
         world = self.world
         report = StatusReport("demo", accepted(), tuple(rows(world, {})))
         used = {lower.name: usage.of(lower) for lower in world.lowers.values()}
-        counts = {key: len(steps) for key, steps in self.held.items()}
+        counts = {key: len(steps) for key, steps in self.held_steps.items()}
         return PageView(
             report, True, tuple(world.problems.items()), tuple(self.changes), used, counts, tuple(self.drift)
         )
@@ -96,7 +96,9 @@ class Stage:
         def shown() -> object:
             return self.changes.count, self.drift.counts.total(), stamp(self.world)
 
-        found = PageSource(self.view, shown, lambda: self.world, lambda: self.held, lambda *_: self.heard)
+        found = PageSource(
+            self.view, shown, lambda: self.world, lambda: self.held_steps, lambda *_: self.carried_events
+        )
         return found._replace(**more)
 
 
@@ -128,37 +130,37 @@ def requesting(name: str, namespace: str, node: str, **more: Any) -> Manifest:
     }
     spec = {"nodeName": node, "containers": [container]}
     uid, notes = f"{node}-{namespace}-{name}", {"example.com/token": SECRET}
-    return worldkit.upper_pod(name, spec, running(), namespace=namespace, uid=uid, annotations=notes)
+    return worldkit.make_upper_pod(name, spec, running(), namespace=namespace, uid=uid, annotations=notes)
 
 
 def running() -> Manifest:
     """Make the status of a pod that runs and is ready."""
     kinds = ("PodScheduled", "Initialized", "ContainersReady", "Ready")
-    said = [{"type": kind, "status": "True", "lastTransitionTime": "2026-03-01T12:00:00Z"} for kind in kinds]
+    conditions = [{"type": kind, "status": "True", "lastTransitionTime": "2026-03-01T12:00:00Z"} for kind in kinds]
     container = {"name": "main", "image": "app:1", "ready": True, "restartCount": 1, "state": {"running": {}}}
-    return {"phase": "Running", "podIP": "10.1.0.7", "conditions": said, "containerStatuses": [container]}
+    return {"phase": "Running", "podIP": "10.1.0.7", "conditions": conditions, "containerStatuses": [container]}
 
 
 def populated(lowers: int = 2, pods: int = 6, namespaces: int = 2) -> World:
     """Make a world with so many pods, spread over lowers and their namespaces, and with foreign pods."""
     names = [f"lower-{place:02}" for place in range(lowers)]
-    world = worldkit.world(*(f"name: {name}, capacity: {{reserve: {{cpu: '8'}}}}" for name in names))
+    world = worldkit.make_world(*(f"name: {name}, capacity: {{reserve: {{cpu: '8'}}}}" for name in names))
     for lower in world.lowers.values():
         lower.version = "v1.36.3"
         for number in range(3):
-            node = worldkit.lower_node(f"n{number}", "96")
+            node = worldkit.make_lower_node(f"n{number}", "96")
             node["status"]["allocatable"] |= {"memory": "384Gi", "pods": "500", GPU: "8"}
             put(lower.nodes, node)
         for number in range(4):
             put(lower.foreign_pods, foreign(f"other-{number}"))
-        worldkit.raised(world, lower.name)
+        worldkit.add_virtual_node(world, lower.name)
     for number in range(pods):
         lower = world.lowers[names[number % lowers]]
-        above = requesting(f"web-{number:04}", f"team-{number // lowers % namespaces}", lower.node)
-        below = worldkit.twin(above, running())
-        below["spec"] = {**below["spec"], "nodeName": "n1"}
-        put(lower.upper_pods, above)
-        put(lower.pods, below)
+        upper_object = requesting(f"web-{number:04}", f"team-{number // lowers % namespaces}", lower.node)
+        lower_object = worldkit.make_lower_pod(upper_object, running())
+        lower_object["spec"] = {**lower_object["spec"], "nodeName": "n1"}
+        put(lower.upper_pods, upper_object)
+        put(lower.pods, lower_object)
     return world
 
 
@@ -166,7 +168,7 @@ def foreign(name: str) -> Manifest:
     """Make a foreign pod on node n0, which requests four cores, 16Gi and a GPU."""
     requests = {"cpu": "4", "memory": "16Gi", GPU: "1"}
     spec = {"nodeName": "n0", "containers": [{"name": "main", "image": "x", "resources": {"requests": requests}}]}
-    return {**worldkit.thing("Pod", name, "others"), "spec": spec, "status": {"phase": "Running"}}
+    return {**worldkit.make_object("Pod", name, "others"), "spec": spec, "status": {"phase": "Running"}}
 
 
 def site_of(view: PageView) -> StatusSite:

@@ -25,12 +25,12 @@ def pod(name: str = "web", spec: Manifest | None = None, *, on: str = "", **meta
     return {"metadata": {"name": name, "namespace": "default", **meta}, "spec": base | (spec or {})}
 
 
-def asking(**requests: str) -> Manifest:
+def spec_requesting(**requests: str) -> Manifest:
     """Make the spec of a pod with these requests."""
     return {"containers": [{"name": "main", "resources": {"requests": requests}}]}
 
 
-def place(
+def examine_placement(
     wanted: Manifest,
     nodes: list[Manifest],
     pods: list[Manifest] | None = None,
@@ -38,20 +38,20 @@ def place(
     storage: Storage | None = None,
 ) -> FitResult:
     """Return where a pod fits among these nodes."""
-    return examine(pod_of(wanted), seen(nodes, pods, spaces, storage))
+    return examine(pod_of(wanted), make_snapshot(nodes, pods, spaces, storage))
 
 
-def seen(
+def make_snapshot(
     nodes: list[Manifest],
     pods: list[Manifest] | None = None,
     spaces: list[Manifest] | None = None,
     storage: Storage | None = None,
 ) -> Snapshot:
     """Make a snapshot; namespace default exists unless others are given."""
-    return snapshot_of(nodes, pods or [], spaces or [space("default")], storage)
+    return snapshot_of(nodes, pods or [], spaces or [make_namespace("default")], storage)
 
 
-def space(name: str, **labels: str) -> Manifest:
+def make_namespace(name: str, **labels: str) -> Manifest:
     """Make a namespace."""
     return {"metadata": {"name": name, "labels": {"kubernetes.io/metadata.name": name, **labels}}}
 
@@ -79,7 +79,7 @@ def volume(name: str = "pv", phase: str = "Available", labels: dict[str, str] | 
     return {"metadata": {"name": name, "labels": labels or {}}, "spec": base | spec, "status": {"phase": phase}}
 
 
-def kind(name: str = "later", provisioner: str = "csi.example.com", **fields: Any) -> Manifest:
+def make_storage_class(name: str = "later", provisioner: str = "csi.example.com", **fields: Any) -> Manifest:
     """Make a storage class that waits for the first consumer."""
     made = {"metadata": {"name": name}, "provisioner": provisioner, "volumeBindingMode": "WaitForFirstConsumer"}
     return made | fields
@@ -91,12 +91,12 @@ def on_hosts(*names: str) -> Manifest:
     return {"required": {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}}
 
 
-def using(*names: str) -> Manifest:
+def spec_with_claims(*names: str) -> Manifest:
     """Make the spec of a pod that uses these claims."""
     mounted = [{"name": name, "persistentVolumeClaim": {"claimName": name}} for name in names]
     return {"volumes": mounted}
 
 
-def stock(**lists: list[Manifest]) -> Storage:
+def make_storage(**lists: list[Manifest]) -> Storage:
     """Make the storage of a cluster."""
     return storage_of(**lists)

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from papers import kubeconfig
+from certkit import kubeconfig
 
 V1 = "client.authentication.k8s.io/v1"
 

@@ -13,7 +13,7 @@ EARLIER = "2026-03-01T11:00:00Z"
 MERGE_KEYS = {"conditions": "type", "podIPs": "ip", "hostIPs": "ip", "resourceClaimStatuses": "name"}
 
 
-def place(**given: Any) -> LowerContext:
+def lower_context(**given: Any) -> LowerContext:
     """Make a lower context: namespace default of a lower behind virtual node vk-a, with fields replaced."""
     fields = {"owner": OWNER, "node_name": "vk-a", "namespace": "default", "namespace_uid": "ns-uid"}
     return LowerContext(**(fields | given))
@@ -26,12 +26,12 @@ def pod(spec: Manifest | None = None, status: Manifest | None = None, **meta: An
     return made | ({"status": status} if status is not None else {})
 
 
-def below(status: Manifest, **meta: Any) -> Manifest:
+def make_lower_pod(status: Manifest, **meta: Any) -> Manifest:
     """Make a lower pod with a status."""
     return {"metadata": {"name": "web", "namespace": "default", "uid": "lower-1", **meta}, "status": status}
 
 
-def said(kind: str, status: str = "True", **fields: Any) -> Manifest:
+def stored_condition(kind: str, status: str = "True", **fields: Any) -> Manifest:
     """Make a condition as the API stores it."""
     return {"type": kind, "status": status, "lastProbeTime": None, "lastTransitionTime": EARLIER} | fields
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import orjson
-from worldkit import NOW, stored
+from worldkit import NOW, stored_bytes
 
 from tensile.engine.caches import bound_feed, lower_feeds, upper_feeds
 from tensile.kube.cluster import Patch
@@ -69,7 +69,7 @@ def delete(ref: Ref, reason: str = REASON) -> Step:
     return Step("delete", ref, reason, uid="u", operations=({"op": "remove", "path": ""},))
 
 
-def operate(ref: Ref, *operations: Operation, reason: str = REASON) -> Step:
+def json_patch(ref: Ref, *operations: Operation, reason: str = REASON) -> Step:
     """Make a step that changes an object by a JSON patch (RFC 6902), with its UID as precondition."""
     fence = {"op": "replace", "path": "/metadata/uid", "value": "u"}
     patch = Patch("json-patch", [fence, *operations])
@@ -78,7 +78,7 @@ def operate(ref: Ref, *operations: Operation, reason: str = REASON) -> Step:
 
 def change(ref: Ref, old: Manifest, new: Manifest, *sections: str) -> Step:
     """Make a step that replaces sections of an object, as the pipeline does."""
-    return operate(ref, *changes(new, old, sections or ("data", "metadata.labels")))
+    return json_patch(ref, *changes(new, old, sections or ("data", "metadata.labels")))
 
 
 def merge(ref: Ref, media: str, **body: Any) -> Step:
@@ -92,7 +92,7 @@ def merge(ref: Ref, media: str, **body: Any) -> Step:
     return Step("patch", ref, REASON, patch=patch, operations=alleged)
 
 
-def seen_as(content: Manifest, uid: str = "u") -> Manifest:
+def observed_object(content: Manifest, uid: str = "u") -> Manifest:
     """Return an object as it was observed."""
     return {**content, "metadata": {"uid": uid, "resourceVersion": "7", **content.get("metadata", {})}}
 
@@ -112,13 +112,13 @@ def previewed(
     return preview(recorded, problems or {}, before, topology="demo", lowers=(A, B), unreached=away, only=only)
 
 
-def only(*steps: Step, seen: Mapping[Ref, Manifest] | None = None) -> Change:
+def only_change(*steps: Step, seen: Mapping[Ref, Manifest] | None = None) -> Change:
     """Return the one change that results from steps."""
     (found,) = previewed(*steps, seen=seen).changes
     return found
 
 
-def lines(*steps: Step, seen: Mapping[Ref, Manifest] | None = None) -> list[str]:
+def plan_lines(*steps: Step, seen: Mapping[Ref, Manifest] | None = None) -> list[str]:
     """Return the lines that a plan prints between a cluster's heading and the end."""
     return as_text(previewed(*steps, seen=seen), colour=False).split("\n")[1:-2]
 
@@ -145,7 +145,7 @@ def _settled(world: World) -> World:
     made = world.copy()
     for cache in (*made.upper.caches(), *(cache for lower in made.lowers.values() for cache in lower.caches())):
         if all(entry.raw for entry in cache):
-            cache.replace([stored(entry.manifest(), 5) for entry in cache], 9)
+            cache.replace([stored_bytes(entry.manifest(), 5) for entry in cache], 9)
     return made
 
 

@@ -10,13 +10,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from enginekit import A, Edit, Ground, polled
+from enginekit import A, Edit, EngineHarness, wait_until
 
 from tensile.sandbox.sandbox import Sandbox
 
 
-class Program(Ground):
-    """A ground whose engine is a process; its log is in `log`, a JSON object a line."""
+class Program(EngineHarness):
+    """A harness whose engine is a process; its log is in `log`, a JSON object a line."""
 
     process: Process
     options: tuple[str, ...] = ()
@@ -32,12 +32,12 @@ class Program(Ground):
         """Save the file, start the program on it, and wait until its nodes are ready."""
         topology = self.topology(*edits)
         self.started_as = topology.name
-        self.process = await self.begun(self.save(*edits), self.log, **self.variables)
+        self.process = await self.launch(self.save(*edits), self.log, **self.variables)
         self.is_started = True
         for lower in topology.lowers if await_nodes else ():
-            await self.usable(lower.node.name)
+            await self.wait_for_node(lower.node.name)
 
-    async def begun(self, file: Path, log: Path, **variables: str) -> Process:
+    async def launch(self, file: Path, log: Path, **variables: str) -> Process:
         """Start the program on a file, with these variables in its environment."""
         command = [sys.executable, "-m", "tensile", "run", "-f", str(file), "--log-format", "json", *self.options]
         with log.open("wb") as output:
@@ -55,17 +55,17 @@ class Program(Ground):
         async with asyncio.timeout(25):
             assert await self.process.wait() == 0, self.log.read_text()
 
-    async def logged(self, words: str, since: int = 0) -> None:
+    async def wait_for_log(self, text: str, since: int = 0) -> None:
         """Wait until the log contains these words, after the position `since`."""
-        await polled(lambda: words in self.log.read_text()[since:])
+        await wait_until(lambda: text in self.log.read_text()[since:])
 
 
 P = TypeVar("P", bound=Program)
 
 
 @asynccontextmanager
-async def served(sandbox: Sandbox, directory: Path, sort: type[P] = Program) -> AsyncIterator[P]:
-    """Yield a ground on which the program runs; at the end it must leave no object, and end cleanly."""
+async def running_program(sandbox: Sandbox, directory: Path, sort: type[P] = Program) -> AsyncIterator[P]:
+    """Yield a harness on which the program runs; at the end it must leave no object, and end cleanly."""
     program = sort(sandbox, directory)
     try:
         await program.open()
@@ -82,13 +82,13 @@ async def served(sandbox: Sandbox, directory: Path, sort: type[P] = Program) -> 
 STAMP = "2026-01-01T00:00:00Z stdout F "
 
 
-class Stream(NamedTuple):
+class LogStream(NamedTuple):
     """A running `kubectl logs -f`, and the program whose log it shows."""
 
     program: Program
     process: Process
 
-    async def carries(self, line: str) -> None:
+    async def check_line_arrives(self, line: str) -> None:
         """Write a line to the container's log, and require that the open stream prints it."""
         with (self.program.sites[A].logs / self.program.namespace / "web" / "main.log").open("a") as log:
             log.write(f"{STAMP}{line}\n")
@@ -99,7 +99,7 @@ class Stream(NamedTuple):
 
 
 @asynccontextmanager
-async def streaming(program: Program) -> AsyncIterator[Stream]:
+async def followed_log(program: Program) -> AsyncIterator[LogStream]:
     """Follow the pod's log through the upper cluster; the stream must stay open until the end."""
     log = program.sites[A].logs / program.namespace / "web" / "main.log"
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -107,10 +107,10 @@ async def streaming(program: Program) -> AsyncIterator[Stream]:
     command = program.sandbox.kubectl_command("-n", program.namespace, "logs", "-f", "web")
     process = await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=PIPE)
     try:
-        stream = Stream(program, process)
-        await stream.carries("first")
+        stream = LogStream(program, process)
+        await stream.check_line_arrives("first")
         yield stream
-        await stream.carries("last")
+        await stream.check_line_arrives("last")
     finally:
         if process.returncode is None:
             process.kill()

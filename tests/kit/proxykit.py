@@ -56,10 +56,10 @@ class Fronted:
         version = (await self.past.call("GET", f"{self.maps}?limit=1"))["metadata"]["resourceVersion"]
         query = f"watch=1&timeoutSeconds=60&labelSelector=proxied={self.mark}&resourceVersion={version}"
         async with self.site.session.get(f"{self.maps}?{query}") as stream:
-            yield _told(stream)
+            yield _watched_events(stream)
 
 
-async def _told(stream: aiohttp.ClientResponse) -> AsyncGenerator[tuple[str, str], None]:
+async def _watched_events(stream: aiohttp.ClientResponse) -> AsyncGenerator[tuple[str, str], None]:
     async for line in stream.content:
         event = orjson.loads(line)
         yield event["type"], event["object"]["metadata"].get("name", str(event["object"].get("code")))

@@ -22,7 +22,7 @@ class ReleaseServer:
 
     `bodies` are the files by path, and `redirects` the new address of a path. `cut` are paths whose answer ends early,
     `silent` those whose answer stalls after the first bytes, and `unsized` those whose answer has no Content-Length.
-    `asked` are the requested paths in order (of a proxy's CONNECT the target), and `headers` the names, in lower case,
+    `requests` are the requested paths in order (of a CONNECT the target), and `headers` the names, in lower case,
     and values of the headers of all requests.
     """
 
@@ -32,7 +32,7 @@ class ReleaseServer:
         self.cut: set[str] = set()
         self.silent: set[str] = set()
         self.unsized: set[str] = set()
-        self.asked: list[str] = []
+        self.requests: list[str] = []
         self.headers: list[tuple[str, str]] = []
         self.address = ""
         self.port = 0
@@ -42,10 +42,10 @@ class ReleaseServer:
         """Add a file at the path that a mirror has for it."""
         self.bodies["/" + url.removeprefix("https://")] = body
 
-    def publish(self, file: ReleasedFile, body: bytes = PROGRAM, said: str = "") -> None:
-        """Add a file and its checksums; `said` is a digest to publish instead of the right one."""
+    def publish(self, file: ReleasedFile, body: bytes = PROGRAM, checksum: str = "") -> None:
+        """Add a file and its checksums; `checksum` is a digest to publish instead of the right one."""
         self.add(file.url, body)
-        digest = said or hashlib.sha256(body).hexdigest()
+        digest = checksum or hashlib.sha256(body).hexdigest()
         name = file.checksums.rpartition("/")[2]
         if file.checksums:
             self.add(file.checksums, (digest if name.endswith(".sha256") else f"{digest}  {file.name}\n").encode())
@@ -96,7 +96,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer with a file, a redirect, or 404."""
-        releases = self._noted()
+        releases = self._record_request()
         if target := releases.redirects.get(self.path):
             self.send_response(302)
             self.send_header("Location", target)
@@ -108,12 +108,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_CONNECT(self) -> None:
         """Refuse to be a proxy."""
-        self._noted()
+        self._record_request()
         self.send_error(403)
 
-    def _noted(self) -> ReleaseServer:
+    def _record_request(self) -> ReleaseServer:
         releases = self.server.releases
-        releases.asked.append(self.path)
+        releases.requests.append(self.path)
         releases.headers += [(name.lower(), value) for name, value in self.headers.items()]
         return releases
 

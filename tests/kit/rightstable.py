@@ -38,8 +38,8 @@ def topology() -> Topology:
 def table() -> str:
     """Return the tables of both sides."""
     whole = topology()
-    above = upper_rights(whole, place=PLACE, takes_turns=True, namespace=INSIDE)
-    return "\n".join([*_side("In the upper cluster", above), "", *_side("In each lower cluster", _below(whole))])
+    upper = upper_rights(whole, place=PLACE, takes_turns=True, namespace=INSIDE)
+    return "\n".join([*_side("In the upper cluster", upper), "", *_side("In each lower cluster", _below(whole))])
 
 
 def _below(whole: Topology) -> list[Permission]:

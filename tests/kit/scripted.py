@@ -26,7 +26,7 @@ UID = "11111111-0000-0000-0000-000000000000"
 
 
 @dataclass(frozen=True)
-class Asked:
+class RecordedRequest:
     """One request as it was received."""
 
     sort: str
@@ -42,7 +42,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Answer:
+class HttpResponse:
     """A complete answer."""
 
     status: int = 200
@@ -51,7 +51,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Drop:
+class DropConnection:
     """Break the connection off, after so many bytes of an answer's beginning."""
 
     first: bytes = b""
@@ -62,127 +62,127 @@ class Hang:
     """Never answer."""
 
 
-class Stream:
+class WatchStream:
     """An open watch, which sends immediately what the test adds."""
 
     def __init__(self) -> None:
-        self._parts: asyncio.Queue[bytes | Drop | None] = asyncio.Queue()
+        self._parts: asyncio.Queue[bytes | DropConnection | None] = asyncio.Queue()
 
-    def send(self, *events: Manifest) -> "Stream":
+    def send(self, *events: Manifest) -> "WatchStream":
         """Send watch events, one line each."""
         return self.raw(b"".join(orjson.dumps(event) + b"\n" for event in events))
 
-    def raw(self, part: bytes) -> "Stream":
+    def raw(self, part: bytes) -> "WatchStream":
         """Send bytes unchanged, as one chunk."""
         self._parts.put_nowait(part)
         return self
 
-    def end(self) -> "Stream":
+    def end(self) -> "WatchStream":
         """End the watch as an apiserver does after its timeout."""
         self._parts.put_nowait(None)
         return self
 
-    def drop(self) -> "Stream":
+    def drop(self) -> "WatchStream":
         """Break the connection off in the middle of a chunk."""
-        self._parts.put_nowait(Drop(b"ff\r\nhalf"))
+        self._parts.put_nowait(DropConnection(b"ff\r\nhalf"))
         return self
 
-    async def parts(self) -> AsyncIterator[bytes | Drop | None]:
+    async def parts(self) -> AsyncIterator[bytes | DropConnection | None]:
         """Yield the parts to send."""
         while True:
             yield await self._parts.get()
 
 
-Play = Answer | Drop | Hang | Stream
+ServerAction = HttpResponse | DropConnection | Hang | WatchStream
 
 
-class Apiserver:
-    """The server; `asked` holds every request so far."""
+class ScriptedApiserver:
+    """The server; `requests` holds every request so far."""
 
     def __init__(self, uid: str = UID) -> None:
         self.uid = uid
-        self.asked: list[Asked] = []
+        self.requests: list[RecordedRequest] = []
         self.port = 0
         self.connections = 0
-        self._plays: defaultdict[tuple[str, str | None], deque[Play]] = defaultdict(deque)
+        self._queued: defaultdict[tuple[str, str | None], deque[ServerAction]] = defaultdict(deque)
         self._news = asyncio.Condition()
         self._version = 10
 
-    def play(self, sort: str, *plays: Play, selector: str | None = None) -> None:
+    def queue(self, sort: str, *plays: ServerAction, selector: str | None = None) -> None:
         """Prepare the next answers to requests of a sort, or only to those with this label selector."""
-        self._plays[sort, selector] += plays
+        self._queued[sort, selector] += plays
 
-    def forget(self, sort: str) -> None:
+    def clear_queue(self, sort: str) -> None:
         """Answer requests of a sort as a healthy cluster would from now on."""
-        self._plays[sort, None].clear()
+        self._queued[sort, None].clear()
 
-    def of(self, sort: str) -> list[Asked]:
+    def requests_of(self, sort: str) -> list[RecordedRequest]:
         """Return the requests of a sort so far."""
-        return [asked for asked in self.asked if asked.sort == sort]
+        return [request for request in self.requests if request.sort == sort]
 
-    async def until(self, sort: str, count: int = 1) -> Asked:
+    async def wait_for_request(self, sort: str, count: int = 1) -> RecordedRequest:
         """Wait for the `count`th request of a sort and return it."""
         async with asyncio.timeout(WAIT), self._news:
-            await self._news.wait_for(lambda: len(self.of(sort)) >= count)
-        return self.of(sort)[count - 1]
+            await self._news.wait_for(lambda: len(self.requests_of(sort)) >= count)
+        return self.requests_of(sort)[count - 1]
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one connection until it breaks."""
         self.connections += 1
         try:
-            while asked := await _read(reader):
-                self.asked.append(asked)
+            while request := await _read(reader):
+                self.requests.append(request)
                 async with self._news:
                     self._news.notify_all()
-                if not await self._answer(asked, writer):
+                if not await self._answer(request, writer):
                     return
         except (ConnectionError, ssl.SSLError):
             return
         finally:
             writer.transport.abort()
 
-    async def _answer(self, asked: Asked, writer: asyncio.StreamWriter) -> bool:
+    async def _answer(self, request: RecordedRequest, writer: asyncio.StreamWriter) -> bool:
         """Send the next answer; report whether the connection stays open."""
-        plays = self._plays[asked.sort, asked.query.get("labelSelector")] or self._plays[asked.sort, None]
-        play = plays.popleft() if plays else self._ordinary(asked)
+        plays = self._queued[request.sort, request.query.get("labelSelector")] or self._queued[request.sort, None]
+        play = plays.popleft() if plays else self._ordinary(request)
         match play:
-            case Answer():
+            case HttpResponse():
                 writer.write(_whole(play))
                 await writer.drain()
                 return True
-            case Drop(first):
+            case DropConnection(first):
                 writer.write(first)
                 await writer.drain()
                 return False
-            case Stream():
+            case WatchStream():
                 return await _pour(play, writer)
             case Hang():
                 await asyncio.Event().wait()
         return False
 
-    def _ordinary(self, asked: Asked) -> Play:
+    def _ordinary(self, request: RecordedRequest) -> ServerAction:
         """Answer as a healthy, quiet cluster would."""
-        match asked.sort:
+        match request.sort:
             case "identity":
                 return answer({"metadata": {"name": "kube-system", "uid": self.uid, "resourceVersion": "3"}})
             case "version":
                 return answer({"gitVersion": "v1.36.3"})
             case "watch":
-                return Stream()
-            case "list" | "check" if not place_of(asked.path).name:
+                return WatchStream()
+            case "list" | "check" if not place_of(request.path).name:
                 return listing(self._version)
-        return answer({"metadata": {**_named(asked), "uid": "new", "resourceVersion": str(self._version + 1)}})
+        return answer({"metadata": {**_named(request), "uid": "new", "resourceVersion": str(self._version + 1)}})
 
 
-def _named(asked: Asked) -> dict[str, str]:
+def _named(request: RecordedRequest) -> dict[str, str]:
     """Return name and namespace of the object of a request, as far as the request contains them."""
-    place = place_of(asked.path)
-    sent = orjson.loads(asked.body) if asked.method == "POST" and not place.name else {}
+    place = place_of(request.path)
+    sent = orjson.loads(request.body) if request.method == "POST" and not place.name else {}
     name = place.name or (sent.get("metadata") or {}).get("name", "")
     return {"name": name, **({"namespace": place.namespace} if place.namespace else {})}
 
 
-async def _read(reader: asyncio.StreamReader) -> Asked | None:
+async def _read(reader: asyncio.StreamReader) -> RecordedRequest | None:
     """Read a request, None at the connection's end."""
     try:
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
@@ -194,7 +194,7 @@ async def _read(reader: asyncio.StreamReader) -> Asked | None:
     body = await reader.readexactly(int(headers.get("content-length", "0")))
     split = urlsplit(target)
     query = dict(parse_qsl(split.query))
-    return Asked(_sort(method, split.path, query), method, split.path, query, headers, body)
+    return RecordedRequest(_sort(method, split.path, query), method, split.path, query, headers, body)
 
 
 def _sort(method: str, path: str, query: Mapping[str, str]) -> str:
@@ -210,14 +210,14 @@ def _sort(method: str, path: str, query: Mapping[str, str]) -> str:
     return "check" if query.get("fieldSelector") == "metadata.name=-" else "list"
 
 
-def _whole(answer: Answer) -> bytes:
+def _whole(answer: HttpResponse) -> bytes:
     """Return the bytes of an answer."""
     headers = {"Content-Type": "application/json", "Content-Length": str(len(answer.body)), **answer.headers}
     lines = "".join(f"{key}: {value}\r\n" for key, value in headers.items())
     return f"HTTP/1.1 {answer.status} Scripted\r\n{lines}\r\n".encode() + answer.body
 
 
-async def _pour(stream: Stream, writer: asyncio.StreamWriter) -> bool:
+async def _pour(stream: WatchStream, writer: asyncio.StreamWriter) -> bool:
     """Send a stream's parts as chunks; report whether the connection stays open."""
     writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n")
     async for part in stream.parts():
@@ -226,7 +226,7 @@ async def _pour(stream: Stream, writer: asyncio.StreamWriter) -> bool:
                 writer.write(b"0\r\n\r\n")
                 await writer.drain()
                 return True
-            case Drop(first):
+            case DropConnection(first):
                 writer.write(first)
                 await writer.drain()
                 return False
@@ -237,7 +237,7 @@ async def _pour(stream: Stream, writer: asyncio.StreamWriter) -> bool:
 
 
 @asynccontextmanager
-async def running(apiserver: Apiserver, tls: ssl.SSLContext | None = None) -> AsyncIterator[Apiserver]:
+async def running(apiserver: ScriptedApiserver, tls: ssl.SSLContext | None = None) -> AsyncIterator[ScriptedApiserver]:
     """Run an apiserver on a free port of loopback."""
     tasks: set[asyncio.Task[None]] = set()
 
@@ -283,31 +283,31 @@ def access_to(
     )
 
 
-def answer(body: Any, status: int = 200, **headers: str) -> Answer:
+def answer(body: Any, status: int = 200, **headers: str) -> HttpResponse:
     """Make a JSON answer; `Retry_After` in `headers` is that header."""
-    return Answer(status, orjson.dumps(body), {key.replace("_", "-"): value for key, value in headers.items()})
+    return HttpResponse(status, orjson.dumps(body), {key.replace("_", "-"): value for key, value in headers.items()})
 
 
-def refusal(status: int, reason: str, *causes: tuple[str, str], seconds: int = 0, **headers: str) -> Answer:
+def refusal(status: int, reason: str, *causes: tuple[str, str], seconds: int = 0, **headers: str) -> HttpResponse:
     """Make a Status; `causes` are pairs of reason and field, `seconds` its retryAfterSeconds."""
     return answer(status_body(status, reason, *causes, seconds=seconds), status, **headers)
 
 
 def status_body(status: int, reason: str, *causes: tuple[str, str], seconds: int = 0) -> Manifest:
     """Make a Status as the API sends it."""
-    told = [{"reason": cause, "message": "words", "field": where} for cause, where in causes]
+    cause_details = [{"reason": cause, "message": "words", "field": where} for cause, where in causes]
     return {
         "kind": "Status",
         "apiVersion": "v1",
         "status": "Failure",
         "message": f"words about {reason}",
         "reason": reason,
-        "details": {"causes": told, "retryAfterSeconds": seconds},
+        "details": {"causes": cause_details, "retryAfterSeconds": seconds},
         "code": status,
     }
 
 
-def pod(name: str, version: int, uid: str = "", **more: Any) -> Manifest:
+def make_pod(name: str, version: int, uid: str = "", **more: Any) -> Manifest:
     """Make a pod in namespace `default` with the label x=y; its UID is derived from its name unless given.
 
     Two versions of one pod have different content: an annotation contains the version too.
@@ -316,7 +316,7 @@ def pod(name: str, version: int, uid: str = "", **more: Any) -> Manifest:
     return {"metadata": {**meta, "labels": {"x": "y"}, "annotations": {"version": str(version)}}, **more}
 
 
-def listing(version: int, *items: Manifest, more: str = "") -> Answer:
+def listing(version: int, *items: Manifest, more: str = "") -> HttpResponse:
     """Make the answer to a LIST; `more` is the token for the next page."""
     meta = {"resourceVersion": str(version), "continue": more}
     return answer({"metadata": meta, "items": list(items)})
@@ -332,27 +332,27 @@ def bookmark(version: int) -> Manifest:
     return event("BOOKMARK", {"metadata": {"resourceVersion": str(version)}})
 
 
-class News:
+class ChangeSignal:
     """A callback that records changes, and lets a test wait for them."""
 
     def __init__(self) -> None:
         self._changed = asyncio.Event()
 
-    def tell(self, *_: object) -> None:
+    def notify(self, *_: object) -> None:
         """Record that something changed."""
         self._changed.set()
 
-    def roll(self) -> float:
+    def fixed_random(self) -> float:
         """Return 0.5 as the random number, and record a change, because the caller is about to wait or to watch."""
-        self.tell()
+        self.notify()
         return 0.5
 
     async def sleep(self, seconds: float) -> None:
         """Sleep for the caller, and record a change, because the caller has just done something."""
-        self.tell()
+        self.notify()
         await asyncio.sleep(seconds)
 
-    async def until(self, holds: Callable[[], object], limit: float = WAIT) -> None:
+    async def wait_until(self, holds: Callable[[], object], limit: float = WAIT) -> None:
         """Wait until a condition holds, checked after each recorded change, for at most `limit` seconds."""
         async with asyncio.timeout(limit):
             while not holds():
@@ -360,8 +360,8 @@ class News:
                 await self._changed.wait()
 
 
-async def told(cache: Cache, holds: Callable[[], object], limit: float = WAIT) -> None:
+async def wait_for_cache(cache: Cache, holds: Callable[[], object], limit: float = WAIT) -> None:
     """Wait until a condition holds that a change of the cache makes true."""
-    news = News()
-    cache.subscribe(news.tell)
-    await news.until(holds, limit)
+    news = ChangeSignal()
+    cache.subscribe(news.notify)
+    await news.wait_until(holds, limit)

@@ -2,7 +2,18 @@
 
 from typing import Any
 
-from worldkit import A, changed, home, put, raised, thing, twin, upper_pod, world, written
+from worldkit import (
+    A,
+    add_namespace,
+    add_virtual_node,
+    change_as_other_client,
+    make_lower_pod,
+    make_object,
+    make_upper_pod,
+    make_world,
+    put,
+    with_managed_fields,
+)
 
 from tensile.kube.store import Cache, Entry
 from tensile.objects import ENDPOINT_SLICE, SERVICE, Manifest, Ref
@@ -36,7 +47,7 @@ def service(name: str = "web", namespace: str = "default", **spec: Any) -> Manif
         "ports": PORTS,
     }
     fields = {key: value for key, value in {**basis, **spec}.items() if value is not None}
-    return {**thing("Service", name, namespace, labels={"team": "blue"}), "spec": fields}
+    return {**make_object("Service", name, namespace, labels={"team": "blue"}), "spec": fields}
 
 
 def endpoint(address: str, *, ready: bool = True, **fields: Any) -> Manifest:
@@ -46,59 +57,61 @@ def endpoint(address: str, *, ready: bool = True, **fields: Any) -> Manifest:
     return {"addresses": [address], "conditions": conditions, "nodeName": A, "zone": "z", "targetRef": pod, **fields}
 
 
-def sliced(name: str = "web-1", *endpoints: Manifest, of: str = "web", **meta: Any) -> Manifest:
+def endpoint_slice(name: str = "web-1", *endpoints: Manifest, of: str = "web", **meta: Any) -> Manifest:
     """Make a slice of a Service as Kubernetes does; with two endpoints if none are given."""
     given = {
         "kubernetes.io/service-name": of,
         "endpointslice.kubernetes.io/managed-by": "endpointslice-controller.k8s.io",
     }
-    made = thing("EndpointSlice", name, meta.pop("namespace", "default"), "discovery.k8s.io/v1", labels=given, **meta)
+    made = make_object(
+        "EndpointSlice", name, meta.pop("namespace", "default"), "discovery.k8s.io/v1", labels=given, **meta
+    )
     found = endpoints or (endpoint("10.1.0.1"), endpoint("10.1.0.2"))
     ports = [{"name": "http", "port": 8080, "protocol": "TCP"}]
     return {**made, "addressType": "IPv4", "endpoints": list(found), "ports": ports}
 
 
-def exposed(*, server: UpperServer | None = None, more: str = "") -> World:
+def service_world(*, server: UpperServer | None = None, more: str = "") -> World:
     """Make a world with a pod bound to lower-a, and an upper Service with a slice."""
-    here = world(more=more)
-    here.upper_server = server
-    raised(here)
-    home(here)
-    put(here.lowers[A].upper_pods, upper_pod())
-    put(here.upper.more[SERVICE], service())
-    put(here.upper.more[ENDPOINT_SLICE], sliced())
-    return here
+    world = make_world(more=more)
+    world.upper_server = server
+    add_virtual_node(world)
+    add_namespace(world)
+    put(world.lowers[A].upper_pods, make_upper_pod())
+    put(world.upper.more[SERVICE], service())
+    put(world.upper.more[ENDPOINT_SLICE], endpoint_slice())
+    return world
 
 
-def done(here: World, *keys: Key) -> World:
+def apply_desired(world: World, *keys: Key) -> World:
     """Put the desired objects of keys into the lower, as the API would store them.
 
     Without keys, these are the Service and its slice.
     """
     for key in keys or (KEY, SLICE_KEY):
         rule = services.RULE if key.rule == services.RULE.name else endpoint_slices.RULE
-        for step in plan(key, rule.decide(key, here), here).steps:
+        for step in plan(key, rule.decide(key, world), world).steps:
             assert step.verb == "create"
             assert step.body is not None
             kind = step.ref.kind
             meta = step.body["metadata"] | {"uid": f"below-{kind.name}-{step.ref.name}"}
-            put(here.lowers[A].more[kind], written({**step.body, "metadata": meta}))
-    return here
+            put(world.lowers[A].more[kind], with_managed_fields({**step.body, "metadata": meta}))
+    return world
 
 
-def below(here: World, kind: Any, name: str) -> Manifest:
+def lower_object(world: World, kind: Any, name: str) -> Manifest:
     """Return a lower object of namespace default."""
-    entry = here.lowers[A].more[kind].get("default", name)
+    entry = world.lowers[A].more[kind].get("default", name)
     assert entry is not None
     return entry.manifest()
 
 
-def running(here: World) -> World:
+def put_lower_pod(world: World) -> World:
     """Put the lower pod into lower-a too."""
-    put(here.lowers[A].pods, twin(upper_pod()))
-    return here
+    put(world.lowers[A].pods, make_lower_pod(make_upper_pod()))
+    return world
 
 
 def edited(cache: Cache, name: str, **spec: Any) -> Entry:
     """Change fields of a Service's spec, as another client does."""
-    return changed(cache, name, lambda one: one["spec"].update(spec))
+    return change_as_other_client(cache, name, lambda one: one["spec"].update(spec))

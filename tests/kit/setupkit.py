@@ -63,12 +63,12 @@ def loaded(stream: str) -> list[Manifest]:
     return list(yaml.load_all(stream, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
 
 
-def one(objects: list[Manifest], kind: str, name: str = "") -> Manifest:
+def only_object(objects: list[Manifest], kind: str, name: str = "") -> Manifest:
     """Return the object of a kind, of which there is one."""
     (found,) = [each for each in objects if each["kind"] == kind and name in ("", each["metadata"]["name"])]
     return found
 
 
-def read(found: Setup, path: str) -> list[Manifest]:
+def parse_rendered(found: Setup, path: str) -> list[Manifest]:
     """Parse a file of the rendering."""
     return loaded(manifest_files(found)[path])

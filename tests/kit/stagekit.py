@@ -1,4 +1,4 @@
-"""A stage for the engine's rules and loop, on clusters in memory under a test's control.
+"""A simulation for the engine's rules and loop, on clusters in memory under a test's control.
 
 Every cluster can be unreachable, refuse requests, or do a write and lose its answer; its caches can receive events
 late, or miss them. Time passes only if the test advances it, so the result does not depend on the machine.
@@ -11,7 +11,7 @@ from functools import partial
 from typing import NamedTuple
 
 import orjson
-from worldkit import NOW, world, written
+from worldkit import NOW, make_world, with_managed_fields
 
 from tensile.engine.caches import bound_feed, lower_feeds, lower_world, rules, upper_feeds
 from tensile.errors import ClusterError, Denied, Throttled, Unreachable
@@ -34,10 +34,10 @@ _ROUNDS = 60
 
 
 class FaultyCluster(DryRunCluster):
-    """A dry-run cluster with faults: `down`, `denied` writes by (verb, kind), and `failing`.
+    """A dry-run cluster with faults: `is_down`, `denied` writes by (verb, kind), and `failing`.
 
-    It goes down after `failing` more writes, of which the last is done, and its answer lost. `watched` is called before
-    an object is created or deleted. `budgeted` are the names of pods that disruption budgets protect.
+    It goes down after `failing` more writes, of which the last is done, and its answer lost. `on_write` is called
+    before an object is created or deleted. `budget_protected` are the names of pods that disruption budgets protect.
 
     If pods do not end at once, they are bound to a real node as soon as they are created.
     """
@@ -45,12 +45,12 @@ class FaultyCluster(DryRunCluster):
     def __init__(self, name: str, *, ends_pods: bool, now: Callable[[], datetime]) -> None:
         super().__init__(name, ends_pods=ends_pods, version="v1.36.3", now=now)
         self._binds = not ends_pods and name != UPPER
-        self.down = False
+        self.is_down = False
         self.denied: dict[tuple[str, str], str] = {}
         self.failing = 0
-        self.budgeted: set[str] = set()
+        self.budget_protected: set[str] = set()
         self.writes: list[tuple[str, Ref]] = []
-        self.watched: Callable[[str, Ref, Manifest], None] = lambda _verb, _ref, _body: None
+        self.on_write: Callable[[str, Ref, Manifest], None] = lambda _verb, _ref, _body: None
 
     async def read(self, ref: Ref) -> bytes:
         """Read, unless a fault is set."""
@@ -60,7 +60,7 @@ class FaultyCluster(DryRunCluster):
     async def create(self, ref: Ref, body: Manifest) -> bytes:
         """Create, unless a fault is set."""
         self._answers("create", ref)
-        self.watched("create", ref, body)
+        self.on_write("create", ref, body)
         if self._binds and ref.kind == POD:
             body = {**body, "spec": {**body["spec"], "nodeName": "n1"}}
         return self._answered("create", ref, await super().create(ref, body))
@@ -78,21 +78,21 @@ class FaultyCluster(DryRunCluster):
     async def delete(self, ref: Ref, *, uid: str, grace: int | None = None, version: str = "") -> bytes:
         """Delete, unless a fault is set."""
         self._answers("delete", ref)
-        self.watched("delete", ref, {"metadata": {"uid": uid}})
+        self.on_write("delete", ref, {"metadata": {"uid": uid}})
         return self._answered("delete", ref, await super().delete(ref, uid=uid, grace=grace, version=version))
 
     async def evict(self, ref: Ref, *, uid: str) -> None:
         """Evict, unless a fault is set or a disruption budget protects the pod."""
         self._answers("evict", ref)
-        if ref.name in self.budgeted:
-            words = "Cannot evict pod as it would violate the pod's disruption budget."
-            raise Throttled(words, cluster=self.name, doing="evict", status=429, reason="TooManyRequests")
-        self.watched("delete", ref, {"metadata": {"uid": uid}})
+        if ref.name in self.budget_protected:
+            message = "Cannot evict pod as it would violate the pod's disruption budget."
+            raise Throttled(message, cluster=self.name, doing="evict", status=429, reason="TooManyRequests")
+        self.on_write("delete", ref, {"metadata": {"uid": uid}})
         await super().evict(ref, uid=uid)
         self._answered("evict", ref, b"")
 
     def _answers(self, verb: str, ref: Ref) -> None:
-        if self.down:
+        if self.is_down:
             raise Unreachable("no answer", cluster=self.name, doing=verb)
         message = self.denied.get((verb, ref.kind.name))
         if message is not None:
@@ -102,8 +102,8 @@ class FaultyCluster(DryRunCluster):
         self.writes.append((verb, ref))
         was_failing = self.failing
         self.failing -= bool(self.failing)
-        self.down = self.down or was_failing > self.failing == 0
-        if self.down:
+        self.is_down = self.is_down or was_failing > self.failing == 0
+        if self.is_down:
             raise Unreachable("the connection broke", cluster=self.name, doing=verb)
         return answer
 
@@ -117,45 +117,45 @@ class DelayedWatch:
     def __init__(self, cache: Cache) -> None:
         self.cache = cache
         self.late = False
-        self._waiting: list[Callable[[], None]] = []
-        self._told: set[tuple[str, str]] = set()
+        self._held: list[Callable[[], None]] = []
+        self._known: set[tuple[str, str]] = set()
 
     def put(self, raw: bytes) -> None:
         """Deliver an object, now or later."""
         meta = orjson.loads(raw)["metadata"]
-        self._told.add((meta.get("namespace", ""), meta["name"]))
-        self._tell(partial(self.cache.put, raw))
+        self._known.add((meta.get("namespace", ""), meta["name"]))
+        self._deliver(partial(self.cache.put, raw))
 
     def remove(self, raw: bytes) -> None:
         """Deliver the deletion of an object, now or later."""
         meta = orjson.loads(raw)["metadata"]
-        self._told.discard((meta.get("namespace", ""), meta["name"]))
-        self._tell(partial(self.cache.remove, raw))
+        self._known.discard((meta.get("namespace", ""), meta["name"]))
+        self._deliver(partial(self.cache.remove, raw))
 
     def get(self, namespace: str, name: str) -> object | None:
         """Return True if the watch has delivered or queued an object, None otherwise."""
-        return True if (namespace, name) in self._told else None
+        return True if (namespace, name) in self._known else None
 
-    def hear(self) -> None:
+    def deliver(self) -> None:
         """Deliver all events that were held back, in their order."""
-        waiting, self._waiting = self._waiting, []
+        waiting, self._held = self._held, []
         for telling in waiting:
             telling()
 
     def forget(self) -> None:
         """Drop all events that were held back, because a list will replace them."""
-        self._waiting.clear()
+        self._held.clear()
 
     def listed(self, raws: list[bytes], version: int, *, rewound: bool = False) -> None:
         """Replace the cache by a list; `rewound` means a list of a store that was restored to an earlier state."""
         self.forget()
         metas = [orjson.loads(raw)["metadata"] for raw in raws]
-        self._told = {(meta.get("namespace", ""), meta["name"]) for meta in metas}
+        self._known = {(meta.get("namespace", ""), meta["name"]) for meta in metas}
         self.cache.take_over(map(self.cache.read, raws), version, rewound=rewound)
 
-    def _tell(self, telling: Callable[[], None]) -> None:
+    def _deliver(self, telling: Callable[[], None]) -> None:
         if self.late:
-            self._waiting.append(telling)
+            self._held.append(telling)
         else:
             telling()
 
@@ -169,59 +169,59 @@ class LoopRecord(NamedTuple):
     problem: Problem | None = None
 
 
-class Script:
+class RecordingObserver:
     """An observer that records what the loop does; a rule error fails the test."""
 
     def __init__(self) -> None:
-        self.lines: list[LoopRecord] = []
+        self.records: list[LoopRecord] = []
 
     def on_step(self, key: Key, step: Step, error: ClusterError | None) -> None:
         """Record a step."""
-        self.lines.append(LoopRecord(key, step=step, error=error))
+        self.records.append(LoopRecord(key, step=step, error=error))
 
     def on_blocked(self, key: Key, problem: Problem) -> None:
         """Record a problem."""
-        self.lines.append(LoopRecord(key, problem=problem))
+        self.records.append(LoopRecord(key, problem=problem))
 
     def on_unexpected_error(self, key: Key, error: Exception) -> None:
         """Fail the test."""
         raise AssertionError(key) from error
 
 
-class Stage:
+class EngineSimulation:
     """Clusters that outlive engines, and the engine that runs on them now; used inside one event loop.
 
     Lower pods that are deleted vanish at once (`prompt`), or exist until the test removes them.
     """
 
     def __init__(self, *lowers: str, more: str = "", prompt: bool = True) -> None:
-        self.script = Script()
-        self._given = (lowers, more)
-        names = [spec.name for spec in world(*lowers, more=more).topology.lowers]
+        self.observer = RecordingObserver()
+        self._arguments = (lowers, more)
+        names = [spec.name for spec in make_world(*lowers, more=more).topology.lowers]
         self.clusters = {
             name: FaultyCluster(name, ends_pods=prompt and name != UPPER, now=self.now) for name in (UPPER, *names)
         }
-        self.silent: dict[str, float] = {}
+        self.unreachable_seconds: dict[str, float] = {}
         self.world = self._made()
-        self.ears = self._attached()
+        self.watches = self._attached()
         self.loop: Loop | None = None
 
     def now(self) -> datetime:
-        """Return the time on stage."""
+        """Return the time in the simulation."""
         return NOW + timedelta(seconds=asyncio.get_running_loop().time())
 
-    def raise_nodes(self) -> None:
+    def create_nodes(self) -> None:
         """Create the virtual nodes just as the engine would."""
         for lower in self.world.lowers.values():
             (made,) = NodeRule().decide(node_key(lower), self.world).wanted
             assert isinstance(made, Present)
             node = {**made.manifest, "metadata": made.manifest["metadata"] | {"uid": f"node-{lower.node}"}}
-            self.clusters[UPPER].place(NODE, written(node))
+            self.clusters[UPPER].place(NODE, with_managed_fields(node))
 
     def start(self, *, forced: bool = False) -> None:
         """Start an engine on the content of the caches; `forced` as if a user had confirmed the state."""
         timing = Timing(self.now, lambda: 0.5)
-        self.loop = Loop(self.world, rules(), self.clusters, self.script, timing, forced=forced)
+        self.loop = Loop(self.world, rules(), self.clusters, self.observer, timing, forced=forced)
         for name in self.world.lowers:
             self.loop.open(name)
 
@@ -241,30 +241,30 @@ class Stage:
         spoken = self.world.topology
         self.world = self._made()
         self._reload(spoken)
-        self.ears = self._attached()
+        self.watches = self._attached()
         for name in self.clusters:
             if name == unread:
                 self.mark_stale(name)
             else:
                 self.relist(name)
-        self._hush()
+        self._apply_unreachable()
         self.start(forced=forced)
 
     def reload(self, topology: Topology) -> None:
         """Apply another topology, and follow the kinds that it requires in addition."""
         self._reload(topology)
-        known = {id(feed.cache) for feed, _ in self.ears}
+        known = {id(feed.cache) for feed, _ in self.watches}
         fresh = self._attached(known)
-        self.ears += fresh
+        self.watches += fresh
         for feed, ear in fresh:
             self._list(feed, ear)
         self.enqueue_all()
 
-    def quieten(self, lower: str, seconds: float) -> None:
+    def set_unreachable(self, lower: str, seconds: float) -> None:
         """Make a lower unreachable since so many seconds (0: it is reachable), as its health check would notice."""
-        self.clusters[lower].down = seconds > 0
-        self.silent[lower] = seconds
-        self._hush()
+        self.clusters[lower].is_down = seconds > 0
+        self.unreachable_seconds[lower] = seconds
+        self._apply_unreachable()
         self.enqueue_all(lower)
 
     def enqueue_all(self, *lowers: str) -> None:
@@ -275,19 +275,19 @@ class Stage:
 
     def relist(self, cluster: str | None = None, kind: Kind | None = None) -> None:
         """Replace caches by lists; changes in between that were missed stay unobserved."""
-        for feed, ear in self.ears:
+        for feed, ear in self.watches:
             if cluster in (None, feed.cluster) and kind in (None, feed.kind):
                 self._list(feed, ear)
 
     def mark_stale(self, cluster: str) -> None:
         """Mark a cluster's caches as stale."""
-        for feed, _ in self.ears:
+        for feed, _ in self.watches:
             if feed.cluster == cluster:
                 feed.cache.mark_stale()
 
-    def slip(self, ref: Ref, *, relist: bool = True) -> None:
+    def delete_without_event(self, ref: Ref, *, relist: bool = True) -> None:
         """Remove an object without a watch event; only the next list shows that it is absent."""
-        mine = [ear for feed, ear in self.ears if (feed.cluster, feed.kind) == (ref.cluster, ref.kind)]
+        mine = [ear for feed, ear in self.watches if (feed.cluster, feed.kind) == (ref.cluster, ref.kind)]
         before = [ear.late for ear in mine]
         for ear in mine:
             ear.late = True
@@ -301,40 +301,40 @@ class Stage:
     def restore(self, *forgotten: Ref) -> None:
         """Restore stores to a state without some objects: without watch events, and lists show that state."""
         for ref in forgotten:
-            self.slip(ref, relist=False)
-        for feed, ear in self.ears:
+            self.delete_without_event(ref, relist=False)
+        for feed, ear in self.watches:
             if feed.cluster in {ref.cluster for ref in forgotten}:
                 self._list(feed, ear, rewound=True)
 
-    def exchange(self, ref: Ref, older: Manifest) -> None:
+    def restore_older(self, ref: Ref, older: Manifest) -> None:
         """Restore a store to a state in which an older object existed in place of another one."""
-        self.slip(ref, relist=False)
-        self.delay(ref.cluster)
+        self.delete_without_event(ref, relist=False)
+        self.hold_events(ref.cluster)
         self.clusters[ref.cluster].place(ref.kind, older)
-        for feed, ear in self.ears:
+        for feed, ear in self.watches:
             ear.late = ear.late and feed.cluster != ref.cluster
             if feed.cluster == ref.cluster:
                 self._list(feed, ear, rewound=True)
 
-    def overlook(self, ref: Ref) -> None:
+    def relist_without(self, ref: Ref) -> None:
         """Relist without an object that exists."""
-        for feed, ear in self.ears:
+        for feed, ear in self.watches:
             if (feed.cluster, feed.kind) == (ref.cluster, ref.kind):
                 self._list(feed, ear, lacking=(ref.namespace, ref.name))
 
-    def delay(self, cluster: str) -> None:
+    def hold_events(self, cluster: str) -> None:
         """Hold back the events of a cluster's watches until the test has them delivered."""
-        for feed, ear in self.ears:
+        for feed, ear in self.watches:
             ear.late = ear.late or feed.cluster == cluster
 
-    def hear(self, cluster: str) -> None:
+    def deliver_events(self, cluster: str) -> None:
         """Deliver the events that a cluster's watches hold back, and hold back no more."""
-        for feed, ear in self.ears:
+        for feed, ear in self.watches:
             if feed.cluster == cluster:
                 ear.late = False
-                ear.hear()
+                ear.deliver()
 
-    async def settle(self) -> None:
+    async def wait_idle(self) -> None:
         """Run until no step is due within a second, as a dry run does."""
         if self.loop is None:
             return
@@ -342,12 +342,12 @@ class Stage:
             await self.loop.wait_idle()
             if not self.loop.expedite(_SOON):
                 return
-        raise AssertionError([(one.key, one.step and one.step.reason, one.error) for one in self.script.lines[-6:]])
+        raise AssertionError([(one.key, one.step and one.step.reason, one.error) for one in self.observer.records[-6:]])
 
-    async def calm(self, seconds: float = 20.0) -> None:
+    async def advance(self, seconds: float = 20.0) -> None:
         """Advance the time, and then run until nothing is left to do."""
         await asyncio.sleep(seconds)
-        await self.settle()
+        await self.wait_idle()
 
     def find(self, ref: Ref) -> Manifest | None:
         """Return an object as its cluster has it."""
@@ -366,7 +366,7 @@ class Stage:
 
     def _made(self) -> World:
         """Make a world of empty caches that have had their first list, as the engine itself makes them."""
-        made = world(*self._given[0], more=self._given[1], now=self.now())
+        made = make_world(*self._arguments[0], more=self._arguments[1], now=self.now())
         for name, plain in made.lowers.items():
             made.lowers[name] = lower = lower_world(plain.spec, NamespaceNaming(made.topology.name, made.owner.mark))
             lower.version = plain.version
@@ -398,8 +398,8 @@ class Stage:
             lower.in_topology = name in specs
             lower.spec = specs.get(name, lower.spec)
 
-    def _hush(self) -> None:
-        for name, seconds in self.silent.items():
+    def _apply_unreachable(self) -> None:
+        for name, seconds in self.unreachable_seconds.items():
             self.world.lowers[name].unreachable_seconds = seconds
 
 

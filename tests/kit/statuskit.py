@@ -21,25 +21,25 @@ def text(sha: str = "aa", version: str = "7", uid: str = "map-1") -> TopologyTex
     return TopologyText(10, sha, version, uid)
 
 
-def good(sha: str = "aa", version: str = "7", *, changed: bool = True) -> TopologyUpdate:
+def valid_update(sha: str = "aa", version: str = "7", *, changed: bool = True) -> TopologyUpdate:
     """Make the update of a valid text."""
     return TopologyUpdate(text(sha, version), TOPOLOGY, changed=changed)
 
 
-def bad(words: str = "topo:3:5: lowerz: unknown key", sha: str = "bb", version: str = "8") -> TopologyUpdate:
+def invalid_update(error: str = "topo:3:5: lowerz: unknown key", sha: str = "bb", version: str = "8") -> TopologyUpdate:
     """Make the update of an invalid text."""
-    return TopologyUpdate(text(sha, version), error=TensileError(words))
+    return TopologyUpdate(text(sha, version), error=TensileError(error))
 
 
 def accepted(*readings: TopologyUpdate) -> TopologyStatus:
     """Return the status after a valid text, and after later updates."""
-    verdict = TopologyStatus().after(good(), NOW)
+    verdict = TopologyStatus().after(valid_update(), NOW)
     for reading in readings:
         verdict = verdict.after(reading, LATER)
     return verdict
 
 
-def waiting(sha: str = "dd", version: str = "9") -> PendingApproval:
+def pending_edit(sha: str = "dd", version: str = "9") -> PendingApproval:
     """Make an edit that waits for approval."""
     changes = ("lowers[lower-a].maintenance: none -> drain",)
     named = ("shop/web-0 (lower-a)", "shop/web-1 (lower-a)")

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
-from enginekit import UPPER, A, Ground
+from enginekit import UPPER, A, EngineHarness
 from sitekit import Manifest, is_ready
 
 from tensile.sandbox.real_node import IMAGE
@@ -29,7 +29,7 @@ SERVE = (
 )
 
 
-class Done(NamedTuple):
+class KubectlResult(NamedTuple):
     """How a command ended."""
 
     code: int
@@ -37,29 +37,29 @@ class Done(NamedTuple):
     err: str
 
 
-class Stage:
+class StreamHarness:
     """An engine over lower-a, whose node is real or simulated, and pods on it."""
 
-    def __init__(self, ground: Ground, *, is_real: bool) -> None:
-        self.ground = ground
+    def __init__(self, harness: EngineHarness, *, is_real: bool) -> None:
+        self.harness = harness
         self.is_real = is_real
 
-    async def pod(self, name: str, script: str, **container: Any) -> None:
+    async def run_pod(self, name: str, script: str, **container: Any) -> None:
         """Create an upper pod whose one container runs a shell script, and wait until it is ready."""
-        await self.bound(name, [self.container("main", script, **container)])
-        await self.ground.upper.until(self.ground.pod_path(name), is_ready)
+        await self.create_pod(name, [self.container("main", script, **container)])
+        await self.harness.upper.until(self.harness.pod_path(name), is_ready)
 
-    async def bound(self, name: str, containers: list[Manifest], **spec: Any) -> None:
+    async def create_pod(self, name: str, containers: list[Manifest], **spec: Any) -> None:
         """Create an upper pod of such containers."""
         whole = {"containers": containers, "terminationGracePeriodSeconds": 1, **spec}
-        await self.ground.bind(name, whole, annotations={"sandbox.tensile-kube.io/run": "command"})
+        await self.harness.bind(name, whole, annotations={"sandbox.tensile-kube.io/run": "command"})
 
-    async def beside(self, name: str, script: str) -> None:
+    async def run_foreign_pod(self, name: str, script: str) -> None:
         """Create a lower pod that is not mirrored, on the same node, and wait until it is ready."""
         spec = {"containers": [self.container("main", script)], "terminationGracePeriodSeconds": 1}
-        lower = self.ground.sites[A]
-        await lower.create(self.ground.path("pods"), {"metadata": {"name": name}, "spec": spec})
-        await lower.until(self.ground.pod_path(name), is_ready)
+        lower = self.harness.sites[A]
+        await lower.create(self.harness.path("pods"), {"metadata": {"name": name}, "spec": spec})
+        await lower.until(self.harness.pod_path(name), is_ready)
 
     def container(self, name: str, script: str, **more: Any) -> Manifest:
         """Make a container that runs a shell script."""
@@ -68,33 +68,35 @@ class Stage:
 
     async def start(self, *arguments: str, cluster: str = UPPER, websocket: bool = True) -> Process:
         """Start kubectl in the namespace, with pipes."""
-        command = self.ground.sandbox.kubectl_command("-n", self.ground.namespace, *arguments, cluster=cluster)
+        command = self.harness.sandbox.kubectl_command("-n", self.harness.namespace, *arguments, cluster=cluster)
         return await asyncio.create_subprocess_exec(
-            *command, stdin=PIPE, stdout=PIPE, stderr=PIPE, limit=1 << 20, env=spoken(websocket=websocket)
+            *command, stdin=PIPE, stdout=PIPE, stderr=PIPE, limit=1 << 20, env=kubectl_environment(websocket=websocket)
         )
 
-    async def run(self, *arguments: str, cluster: str = UPPER, stdin: bytes = b"", websocket: bool = True) -> Done:
+    async def run(
+        self, *arguments: str, cluster: str = UPPER, stdin: bytes = b"", websocket: bool = True
+    ) -> KubectlResult:
         """Run kubectl until it ends."""
         process = await self.start(*arguments, cluster=cluster, websocket=websocket)
         async with asyncio.timeout(PATIENCE):
             out, err = await process.communicate(stdin)
         assert process.returncode is not None
-        return Done(process.returncode, out, err.decode())
+        return KubectlResult(process.returncode, out, err.decode())
 
-    async def answered(self, *arguments: str, words: bytes, cluster: str = UPPER) -> Done:
+    async def run_with_open_stdin(self, *arguments: str, stdin: bytes, cluster: str = UPPER) -> KubectlResult:
         """Run kubectl with some input, and keep its stdin open until it ends by itself."""
         process = await self.start(*arguments, cluster=cluster)
         assert process.stdin
         assert process.stdout
         assert process.stderr
-        process.stdin.write(words)
+        process.stdin.write(stdin)
         async with asyncio.timeout(PATIENCE):
             out, err = await asyncio.gather(process.stdout.read(), process.stderr.read())
             code = await process.wait()
         process.stdin.close()
-        return Done(code, out, err.decode())
+        return KubectlResult(code, out, err.decode())
 
-    async def both(self, *arguments: str, stdin: bytes = b"", websocket: bool = True) -> Done:
+    async def run_on_both_paths(self, *arguments: str, stdin: bytes = b"", websocket: bool = True) -> KubectlResult:
         """Run kubectl through the upper and directly at the lower, require equal results, and return one."""
         through = await self.run(*arguments, stdin=stdin, websocket=websocket)
         direct = await self.run(*arguments, cluster=A, stdin=stdin, websocket=websocket)
@@ -105,9 +107,11 @@ class Stage:
     async def terminal(self, *arguments: str, cluster: str = UPPER) -> AsyncIterator["Terminal"]:
         """Start kubectl on a terminal of 30 rows and 100 columns."""
         ours, its = pty.openpty()
-        command = self.ground.sandbox.kubectl_command("-n", self.ground.namespace, *arguments, cluster=cluster)
+        command = self.harness.sandbox.kubectl_command("-n", self.harness.namespace, *arguments, cluster=cluster)
         _resize(its, 30, 100)
-        process = await asyncio.create_subprocess_exec(*command, stdin=its, stdout=its, stderr=its, env=spoken())
+        process = await asyncio.create_subprocess_exec(
+            *command, stdin=its, stdout=its, stderr=its, env=kubectl_environment()
+        )
         os.close(its)
         opened = Terminal(process, ours)
         try:
@@ -119,7 +123,7 @@ class Stage:
             await process.wait()
 
     @asynccontextmanager
-    async def forwarded(self, pod: str, ports: tuple[int, ...], cluster: str = UPPER) -> AsyncIterator[list[int]]:
+    async def port_forward(self, pod: str, ports: tuple[int, ...], cluster: str = UPPER) -> AsyncIterator[list[int]]:
         """Forward ports of a pod, and yield the local ports in the same order."""
         process = await self.start(
             "port-forward", "--address=127.0.0.1", f"pod/{pod}", *(f":{port}" for port in ports), cluster=cluster
@@ -134,13 +138,13 @@ class Stage:
             await process.communicate()
 
     @asynccontextmanager
-    async def pages(self, name: str) -> AsyncIterator[tuple[int, ...]]:
+    async def serve_pages(self, name: str) -> AsyncIterator[tuple[int, ...]]:
         """Serve a page on three ports of a pod: its own, or this machine's if all pods share its network."""
         if self.is_real:
-            await self.pod(name, SERVE)
+            await self.run_pod(name, SERVE)
             yield PORTS
             return
-        await self.pod(name, "sleep 100000")
+        await self.run_pod(name, "sleep 100000")
         servers = [await asyncio.start_server(_answer, "127.0.0.1", 0) for _ in PORTS]
         yield tuple(int(server.sockets[0].getsockname()[1]) for server in servers)
         for server in servers:
@@ -154,35 +158,35 @@ class Terminal:
     def __init__(self, process: Process, descriptor: int) -> None:
         self.process = process
         self._descriptor = descriptor
-        self._shown = b""
-        self._news = asyncio.Event()
+        self._output = b""
+        self._output_changed = asyncio.Event()
         asyncio.get_running_loop().add_reader(descriptor, self._read)
 
-    def type(self, words: str) -> None:
+    def type(self, text: str) -> None:
         """Type a line."""
-        os.write(self._descriptor, words.encode() + b"\n")
+        os.write(self._descriptor, text.encode() + b"\n")
 
     def resize(self, rows: int, columns: int) -> None:
         """Change the terminal's size."""
         _resize(self._descriptor, rows, columns)
         self.process.send_signal(signal.SIGWINCH)
 
-    async def shows(self, words: str) -> None:
+    async def wait_for_output(self, text: str) -> None:
         """Wait until the output contains some words, and drop the output up to them."""
         async with asyncio.timeout(PATIENCE):
-            while words.encode() not in self._shown:
-                self._news.clear()
-                await self._news.wait()
-        self._shown = self._shown.partition(words.encode())[2]
+            while text.encode() not in self._output:
+                self._output_changed.clear()
+                await self._output_changed.wait()
+        self._output = self._output.partition(text.encode())[2]
 
-    async def asked(self, words: str, answer: str) -> None:
+    async def type_until_shown(self, text: str, answer: str) -> None:
         """Type a line repeatedly until an answer is shown, because no event announces that the change took effect."""
         async with asyncio.timeout(PATIENCE):
-            while answer.encode() not in self._shown:
-                self.type(words)
-                self._news.clear()
-                await asyncio.wait([asyncio.create_task(self._news.wait())], timeout=0.2)
-        self._shown = self._shown.partition(answer.encode())[2]
+            while answer.encode() not in self._output:
+                self.type(text)
+                self._output_changed.clear()
+                await asyncio.wait([asyncio.create_task(self._output_changed.wait())], timeout=0.2)
+        self._output = self._output.partition(answer.encode())[2]
 
     def close(self) -> None:
         """Close the terminal."""
@@ -193,13 +197,13 @@ class Terminal:
 
     def _read(self) -> None:
         try:
-            self._shown += os.read(self._descriptor, 1 << 16)
+            self._output += os.read(self._descriptor, 1 << 16)
         except OSError:  # kubectl has ended
             asyncio.get_running_loop().remove_reader(self._descriptor)
-        self._news.set()
+        self._output_changed.set()
 
 
-def spoken(*, websocket: bool = True) -> dict[str, str]:
+def kubectl_environment(*, websocket: bool = True) -> dict[str, str]:
     """Return kubectl's variables for WebSocket, or for SPDY."""
     variables = {key: value for key, value in os.environ.items() if key != "KUBECONFIG"}
     names = ("KUBECTL_REMOTE_COMMAND_WEBSOCKETS", "KUBECTL_PORT_FORWARD_WEBSOCKETS")
@@ -211,7 +215,7 @@ def page(port: int) -> bytes:
     return (b"%d\n" % port * (PAGE // len(b"%d\n" % port) + 1))[:PAGE]
 
 
-async def fetched(port: int) -> bytes:
+async def fetch_page(port: int) -> bytes:
     """Fetch the page at a port of this machine; b"" if the connection breaks."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:

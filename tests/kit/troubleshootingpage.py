@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from itertools import groupby
 
 from conditionspage import DOCUMENT as REFERENCE
-from conditionspage import Word, cased, words
+from conditionspage import DocumentedConstant, cased, documented_constants
 
 DOCUMENT = REFERENCE.parents[1] / "troubleshooting.md"
 BEGIN, END = "<!-- words -->", "<!-- end of words -->"
@@ -20,19 +20,19 @@ NOTHING = "nothing."
 
 def sections() -> str:
     """Return a section for each word, in alphabetical order, with a paragraph for each of its meanings."""
-    troubling = sorted((one for one in words() if one.remedy != NOTHING), key=_order)
+    troubling = sorted((one for one in documented_constants() if one.remedy != NOTHING), key=_order)
     return "\n".join(line for value, same in groupby(troubling, _value) for line in _section(value, list(same)))
 
 
-def _order(word: Word) -> tuple[str, str, str]:
+def _order(word: DocumentedConstant) -> tuple[str, str, str]:
     return word.value.rpartition("/")[2].lower(), word.value, word.meaning
 
 
-def _value(word: Word) -> str:
+def _value(word: DocumentedConstant) -> str:
     return word.value
 
 
-def _section(value: str, same: list[Word]) -> Iterator[str]:
+def _section(value: str, same: list[DocumentedConstant]) -> Iterator[str]:
     yield f"### `{value}`"
     for one in same:
         yield f"{_here(one.meaning)}\n"

@@ -4,21 +4,21 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from papers import Papers
-from scripted import Apiserver, access_to, running
+from certkit import CertificateSet
+from scripted import ScriptedApiserver, access_to, running
 
 from tensile.kube.client import HttpCluster
 
 
 @pytest.fixture
-async def apiserver() -> AsyncIterator[Apiserver]:
+async def apiserver() -> AsyncIterator[ScriptedApiserver]:
     """A healthy, quiet apiserver that speaks plain HTTP."""
-    async with running(Apiserver()) as server:
+    async with running(ScriptedApiserver()) as server:
         yield server
 
 
 @pytest.fixture
-async def cluster(apiserver: Apiserver) -> AsyncIterator[HttpCluster]:
+async def cluster(apiserver: ScriptedApiserver) -> AsyncIterator[HttpCluster]:
     """A client of that apiserver, with the name `a` and short timeouts."""
     client = HttpCluster("a", access_to(apiserver.port), timeout=5.0, margin=0.2)
     yield client
@@ -26,9 +26,9 @@ async def cluster(apiserver: Apiserver) -> AsyncIterator[HttpCluster]:
 
 
 @pytest.fixture(scope="session")
-def papers(tmp_path_factory: pytest.TempPathFactory) -> Papers:
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> CertificateSet:
     """Certificates of two certificate authorities, created once per session."""
-    return Papers(tmp_path_factory.mktemp("papers"))
+    return CertificateSet(tmp_path_factory.mktemp("papers"))
 
 
 @pytest.fixture

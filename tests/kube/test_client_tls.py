@@ -9,8 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from papers import Papers, inline, kubeconfig
-from scripted import WAIT, Apiserver, pod, refusal, running
+from certkit import CertificateSet, inline, kubeconfig
+from scripted import WAIT, ScriptedApiserver, make_pod, refusal, running
 
 from tensile.errors import Unreachable
 from tensile.kube.client import HttpCluster
@@ -24,75 +24,88 @@ REF = Ref("a", POD, "default", "web")
 
 
 async def opened(
-    home: Path, papers: Papers, server: str, *, ca: bytes = b"", user: bool = True, patience: float = 5.0, **more: str
+    home: Path,
+    certificates: CertificateSet,
+    server: str,
+    *,
+    ca: bytes = b"",
+    user: bool = True,
+    patience: float = 5.0,
+    **more: str,
 ) -> HttpCluster:
     """Open a client by a kubeconfig with alice's certificate, or with a token."""
-    pair = {"client-certificate-data": inline(papers.alice), "client-key-data": inline(papers.alice_key)}
+    pair = {"client-certificate-data": inline(certificates.alice), "client-key-data": inline(certificates.alice_key)}
     path = home / "lower.kubeconfig"
-    cluster = {"certificate-authority-data": inline(ca or papers.authority.pem), **more}
+    cluster = {"certificate-authority-data": inline(ca or certificates.authority.pem), **more}
     path.write_text(kubeconfig(pair if user else {"token": "t"}, cluster, server=server))
     return HttpCluster("a", await from_kubeconfig(path), timeout=patience)
 
 
-async def test_the_client_presents_its_certificate(home: Path, papers: Papers) -> None:
+async def test_the_client_presents_its_certificate(home: Path, certificates: CertificateSet) -> None:
     """A server that requires a client certificate gets it, also if the server URL has a path."""
-    async with running(Apiserver(), papers.server_context(ask=True)) as server:
-        cluster = await opened(home, papers, f"https://127.0.0.1:{server.port}/k8s/c1")
+    async with running(ScriptedApiserver(), certificates.server_context(require_client_certificate=True)) as server:
+        cluster = await opened(home, certificates, f"https://127.0.0.1:{server.port}/k8s/c1")
         assert await cluster.version() == "v1.36.3"
-        assert server.asked[-1].path == "/k8s/c1/version"
+        assert server.requests[-1].path == "/k8s/c1/version"
         await cluster.close()
 
 
 async def test_a_call_raises_unreachable_if_the_server_requires_a_client_certificate(
-    home: Path, papers: Papers
+    home: Path, certificates: CertificateSet
 ) -> None:
     """Without a client certificate the TLS handshake fails, which is an error of the cluster and no crash."""
-    async with running(Apiserver(), papers.server_context(ask=True)) as server:
-        cluster = await opened(home, papers, f"https://127.0.0.1:{server.port}", user=False)
+    async with running(ScriptedApiserver(), certificates.server_context(require_client_certificate=True)) as server:
+        cluster = await opened(home, certificates, f"https://127.0.0.1:{server.port}", user=False)
         with pytest.raises(Unreachable):
             await cluster.version()
-        assert server.asked == []
+        assert server.requests == []
         await cluster.close()
 
 
-async def test_no_request_is_sent_to_a_server_with_a_certificate_of_another_ca(home: Path, papers: Papers) -> None:
+async def test_no_request_is_sent_to_a_server_with_a_certificate_of_another_ca(
+    home: Path, certificates: CertificateSet
+) -> None:
     """The error names the address and says that the certificate is not trusted."""
-    async with running(Apiserver(), papers.server_context()) as server:
-        cluster = await opened(home, papers, f"https://127.0.0.1:{server.port}", ca=papers.other.pem)
+    async with running(ScriptedApiserver(), certificates.server_context()) as server:
+        cluster = await opened(
+            home, certificates, f"https://127.0.0.1:{server.port}", ca=certificates.other_authority.pem
+        )
         with pytest.raises(
             Unreachable,
             match=r"not trusted \(unable to get local issuer.*check that it is .*, and the CA in .*lower",
-        ) as told:
-            await cluster.create(REF, pod("web", 1))
-        assert f"127.0.0.1:{server.port}" in str(told.value)
-        assert server.asked == []
+        ) as raised:
+            await cluster.create(REF, make_pod("web", 1))
+        assert f"127.0.0.1:{server.port}" in str(raised.value)
+        assert server.requests == []
         await cluster.close()
 
 
-async def test_the_error_for_an_expired_server_certificate_gives_the_reason(home: Path, papers: Papers) -> None:
+async def test_the_error_for_an_expired_server_certificate_gives_the_reason(
+    home: Path, certificates: CertificateSet
+) -> None:
     """The reason comes from the TLS handshake."""
-    async with running(Apiserver(), papers.server_context(expired=True)) as server:
-        cluster = await opened(home, papers, f"https://127.0.0.1:{server.port}")
+    async with running(ScriptedApiserver(), certificates.server_context(expired=True)) as server:
+        cluster = await opened(home, certificates, f"https://127.0.0.1:{server.port}")
         with pytest.raises(Unreachable, match="certificate has expired"):
             await cluster.version()
         await cluster.close()
 
 
-async def test_a_server_certificate_for_another_name_is_rejected(home: Path, papers: Papers) -> None:
+async def test_a_server_certificate_for_another_name_is_rejected(home: Path, certificates: CertificateSet) -> None:
     """With tls-server-name in the kubeconfig, that name is expected instead of the address."""
-    async with running(Apiserver(), papers.server_context()) as server:
+    async with running(ScriptedApiserver(), certificates.server_context()) as server:
         address = f"https://localhost:{server.port}"
-        cluster = await opened(home, papers, address)
+        cluster = await opened(home, certificates, address)
         with pytest.raises(Unreachable, match="not trusted"):
             await cluster.version()
         await cluster.close()
-        cluster = await opened(home, papers, address, **{"tls-server-name": "server"})
+        cluster = await opened(home, certificates, address, **{"tls-server-name": "server"})
         assert await cluster.version() == "v1.36.3"
         assert cluster.endpoint().server_name == "server"
         await cluster.close()
 
 
-async def test_the_error_for_a_plain_http_server_says_that_tls_failed(home: Path, papers: Papers) -> None:
+async def test_the_error_for_a_plain_http_server_says_that_tls_failed(home: Path, certificates: CertificateSet) -> None:
     """The error names the address and advises to check that it is an apiserver."""
 
     async def plain(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -104,13 +117,13 @@ async def test_the_error_for_a_plain_http_server_says_that_tls_failed(home: Path
     server = await asyncio.start_server(plain, "127.0.0.1", 0)
     async with server:
         port = server.sockets[0].getsockname()[1]
-        cluster = await opened(home, papers, f"https://127.0.0.1:{port}")
+        cluster = await opened(home, certificates, f"https://127.0.0.1:{port}")
         with pytest.raises(Unreachable, match=f"127.0.0.1:{port}: TLS failed .*check that it is an apiserver"):
             await cluster.version()
         await cluster.close()
 
 
-class Freezer(threading.Thread):
+class UnresponsiveTlsServer(threading.Thread):
     """A TLS server that reads one byte and then neither responds nor reads until `go_on` is set."""
 
     def __init__(self, context: ssl.SSLContext) -> None:
@@ -135,11 +148,13 @@ class Freezer(threading.Thread):
                 self.ended = True
 
 
-async def test_closing_the_client_aborts_connections_to_a_frozen_server(home: Path, papers: Papers) -> None:
+async def test_closing_the_client_aborts_connections_to_a_frozen_server(
+    home: Path, certificates: CertificateSet
+) -> None:
     """A connection is aborted if the server does not answer the TLS shutdown, so that none stays open."""
-    server = Freezer(papers.server_context())
+    server = UnresponsiveTlsServer(certificates.server_context())
     server.start()
-    cluster = await opened(home, papers, f"https://127.0.0.1:{server.port}", patience=0.3)
+    cluster = await opened(home, certificates, f"https://127.0.0.1:{server.port}", patience=0.3)
     with pytest.raises(Unreachable, match=f"127.0.0.1:{server.port} did not respond in time"):
         await cluster.version()
     await cluster.close()
@@ -148,29 +163,31 @@ async def test_closing_the_client_aborts_connections_to_a_frozen_server(home: Pa
     assert server.ended
 
 
-async def test_a_renewed_client_certificate_is_used_for_new_connections(home: Path, papers: Papers) -> None:
+async def test_a_renewed_client_certificate_is_used_for_new_connections(
+    home: Path, certificates: CertificateSet
+) -> None:
     """After a rotation of the kubeconfig no restart is needed."""
-    async with running(Apiserver(), papers.server_context(ask=True)) as server:
+    async with running(ScriptedApiserver(), certificates.server_context(require_client_certificate=True)) as server:
         address = f"https://127.0.0.1:{server.port}"
-        cluster = await opened(home, papers, address)
+        cluster = await opened(home, certificates, address)
         before = cluster.endpoint().tls
-        alice, key = papers.authority.sign("alice")
+        alice, key = certificates.authority.sign("alice")
         pair = {"client-certificate-data": inline(alice), "client-key-data": inline(key)}
-        authority = {"certificate-authority-data": inline(papers.authority.pem)}
+        authority = {"certificate-authority-data": inline(certificates.authority.pem)}
         (home / "lower.kubeconfig").write_text(kubeconfig(pair, authority, server=address))
-        server.play("version", refusal(401, "Unauthorized"))
+        server.queue("version", refusal(401, "Unauthorized"))
         assert await cluster.version() == "v1.36.3"
         assert cluster.endpoint().tls is not before
         assert server.connections == 2
         await cluster.close()
 
 
-async def replaced(home: Path, papers: Papers, later: Apiserver) -> HttpCluster:
+async def replaced(home: Path, certificates: CertificateSet, later: ScriptedApiserver) -> HttpCluster:
     """Return a client that has identified its cluster and whose connections have ended; `later` gets the same port."""
-    async with running(Apiserver(), papers.server_context(fresh=True)) as server:
-        cluster = await opened(home, papers, f"https://127.0.0.1:{server.port}")
+    async with running(ScriptedApiserver(), certificates.server_context(fresh=True)) as server:
+        cluster = await opened(home, certificates, f"https://127.0.0.1:{server.port}")
         await cluster.identify()
-        await cluster.create(REF, pod("web", 1))
+        await cluster.create(REF, make_pod("web", 1))
         later.port = server.port
     return cluster
 
@@ -179,7 +196,7 @@ async def written(cluster: HttpCluster) -> None:
     """Write, and repeat it if it is the write that detects the end of the old connection."""
     for _ in range(3):
         try:
-            await cluster.create(REF, pod("web", 1))
+            await cluster.create(REF, make_pod("web", 1))
         except WrongCluster:
             raise
         except Unreachable:
@@ -202,37 +219,41 @@ async def followed(cluster: HttpCluster) -> None:
 
 @pytest.mark.parametrize("ask", [written, seen, followed])
 async def test_a_server_with_an_unknown_certificate_gets_only_an_identity_check(
-    home: Path, papers: Papers, ask: Callable[[HttpCluster], Awaitable[None]]
+    home: Path, certificates: CertificateSet, ask: Callable[[HttpCluster], Awaitable[None]]
 ) -> None:
     """An idle connection ends without an error, so no failed request reveals that the server was replaced."""
-    later = Apiserver(uid="another")
-    cluster = await replaced(home, papers, later)
-    async with running(later, papers.server_context()):
+    later = ScriptedApiserver(uid="another")
+    cluster = await replaced(home, certificates, later)
+    async with running(later, certificates.server_context()):
         with pytest.raises(WrongCluster):
             await ask(cluster)
-        assert {asked.sort for asked in later.asked} == {"identity"}
+        assert {request.sort for request in later.requests} == {"identity"}
     await cluster.close()
 
 
-async def test_another_server_of_the_same_cluster_is_used_after_one_identity_check(home: Path, papers: Papers) -> None:
+async def test_another_server_of_the_same_cluster_is_used_after_one_identity_check(
+    home: Path, certificates: CertificateSet
+) -> None:
     """One identity check is enough for all later connections to that server."""
-    later = Apiserver()
-    cluster = await replaced(home, papers, later)
-    async with running(later, papers.server_context()):
+    later = ScriptedApiserver()
+    cluster = await replaced(home, certificates, later)
+    async with running(later, certificates.server_context()):
         await written(cluster)
         await written(cluster)
-        assert [asked.sort for asked in later.asked] == ["identity", "write", "write"]
+        assert [request.sort for request in later.requests] == ["identity", "write", "write"]
     await cluster.close()
 
 
-async def test_a_new_connection_to_a_verified_server_needs_no_identity_check(home: Path, papers: Papers) -> None:
+async def test_a_new_connection_to_a_verified_server_needs_no_identity_check(
+    home: Path, certificates: CertificateSet
+) -> None:
     """The server is recognized by its certificate, so the request is sent at once."""
-    async with running(Apiserver(), papers.server_context()) as server:
-        cluster = await opened(home, papers, f"https://127.0.0.1:{server.port}")
+    async with running(ScriptedApiserver(), certificates.server_context()) as server:
+        cluster = await opened(home, certificates, f"https://127.0.0.1:{server.port}")
         await cluster.identify()
-        await cluster.create(REF, pod("web", 1))
+        await cluster.create(REF, make_pod("web", 1))
         cluster._transport.hang_up()
-        await cluster.create(REF, pod("web", 2))
-        assert [asked.sort for asked in server.asked] == ["identity", "write", "write"]
+        await cluster.create(REF, make_pod("web", 2))
+        assert [request.sort for request in server.requests] == ["identity", "write", "write"]
         assert server.connections == 3
         await cluster.close()

@@ -5,7 +5,7 @@ import ssl
 from pathlib import Path
 
 import pytest
-from papers import Papers, inline, kubeconfig
+from certkit import CertificateSet, inline, kubeconfig
 from pluginkit import exec_config, plugin
 
 from tensile.kube.credentials import Access, AccessError, from_kubeconfig, from_text, in_cluster
@@ -38,9 +38,9 @@ async def test_address_port_and_path_prefix_come_from_the_server_url(home: Path)
     assert access.good_until == math.inf
 
 
-async def test_the_tls_context_always_verifies_the_server(home: Path, papers: Papers) -> None:
+async def test_the_tls_context_always_verifies_the_server(home: Path, certificates: CertificateSet) -> None:
     """It verifies certificate and host name with TLS 1.2 or newer, and trusts only the CA of the kubeconfig."""
-    text = kubeconfig({"token": "t"}, {"certificate-authority-data": inline(papers.authority.pem)})
+    text = kubeconfig({"token": "t"}, {"certificate-authority-data": inline(certificates.authority.pem)})
     tls = (await from_kubeconfig(write(home / "f", text))).tls
     assert tls.verify_mode == ssl.CERT_REQUIRED
     assert tls.check_hostname
@@ -48,10 +48,14 @@ async def test_the_tls_context_always_verifies_the_server(home: Path, papers: Pa
     assert len(tls.get_ca_certs()) == 1
 
 
-async def test_relative_file_names_are_relative_to_the_kubeconfig(home: Path, papers: Papers) -> None:
+async def test_relative_file_names_are_relative_to_the_kubeconfig(home: Path, certificates: CertificateSet) -> None:
     """The working directory of the program does not matter."""
     (home / "pki").mkdir()
-    for name, pem in (("ca", papers.authority.pem), ("alice", papers.alice), ("key", papers.alice_key)):
+    for name, pem in (
+        ("ca", certificates.authority.pem),
+        ("alice", certificates.alice),
+        ("key", certificates.alice_key),
+    ):
         (home / "pki" / name).write_bytes(pem)
     user = {"client-certificate": "pki/alice", "client-key": "pki/key"}
     access = await from_kubeconfig(write(home / "f", kubeconfig(user, {"certificate-authority": "pki/ca"})))
@@ -59,9 +63,11 @@ async def test_relative_file_names_are_relative_to_the_kubeconfig(home: Path, pa
     assert access.headers == {}
 
 
-async def test_the_access_records_the_state_of_every_file_that_was_read(home: Path, papers: Papers) -> None:
+async def test_the_access_records_the_state_of_every_file_that_was_read(
+    home: Path, certificates: CertificateSet
+) -> None:
     """These are the kubeconfig and the files that it names, so that a change of any of them can be detected."""
-    for name, content in (("token", b"one"), ("ca", papers.authority.pem)):
+    for name, content in (("token", b"one"), ("ca", certificates.authority.pem)):
         (home / name).write_bytes(content)
     text = kubeconfig({"tokenFile": "token"}, {"certificate-authority": "ca"})
     access = await from_kubeconfig(write(home / "f", text))
@@ -80,9 +86,11 @@ async def test_a_file_that_changes_while_it_is_read_counts_as_changed(home: Path
     assert access.files.again() != access.files
 
 
-async def test_a_renewed_access_keeps_the_tls_context_if_only_the_token_changed(home: Path, papers: Papers) -> None:
+async def test_a_renewed_access_keeps_the_tls_context_if_only_the_token_changed(
+    home: Path, certificates: CertificateSet
+) -> None:
     """This keeps open connections; another CA needs another TLS context."""
-    authority = {"certificate-authority-data": inline(papers.authority.pem)}
+    authority = {"certificate-authority-data": inline(certificates.authority.pem)}
     path = write(home / "f", kubeconfig({"token": "one"}, authority))
     access = await from_kubeconfig(path)
     same = await access.renew()
@@ -91,13 +99,18 @@ async def test_a_renewed_access_keeps_the_tls_context_if_only_the_token_changed(
     other = (await access.renew()).with_tls_of(access)
     assert other.visible_parts() != access.visible_parts()
     assert other.tls is access.tls
-    write(path, kubeconfig({"token": "two"}, {"certificate-authority-data": inline(papers.other.pem)}))
+    write(path, kubeconfig({"token": "two"}, {"certificate-authority-data": inline(certificates.other_authority.pem)}))
     assert (await access.renew()).with_tls_of(access).tls is not access.tls
 
 
-async def test_an_encrypted_client_key_is_rejected_without_a_password_prompt(home: Path, papers: Papers) -> None:
+async def test_an_encrypted_client_key_is_rejected_without_a_password_prompt(
+    home: Path, certificates: CertificateSet
+) -> None:
     """The engine must not wait for a password on a terminal."""
-    user = {"client-certificate-data": inline(papers.alice), "client-key-data": inline(papers.locked_key())}
+    user = {
+        "client-certificate-data": inline(certificates.alice),
+        "client-key-data": inline(certificates.encrypted_key()),
+    }
     with pytest.raises(AccessError, match="client-key is encrypted"):
         await from_kubeconfig(write(home / "f", kubeconfig(user)))
 
@@ -112,9 +125,9 @@ async def test_a_kubeconfig_from_a_secret_has_no_files() -> None:
     assert bearer(await access.renew()) == "t"
 
 
-async def test_the_access_inside_a_pod_uses_its_service_account(home: Path, papers: Papers) -> None:
+async def test_the_access_inside_a_pod_uses_its_service_account(home: Path, certificates: CertificateSet) -> None:
     """Address, CA and token are those that Kubernetes provides in every pod; an IPv6 address gets brackets."""
-    (home / "ca.crt").write_bytes(papers.authority.pem)
+    (home / "ca.crt").write_bytes(certificates.authority.pem)
     write(home / "token", "pod-token")
     environment = {"KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "6443"}
     access = await in_cluster(environment, home)
@@ -135,7 +148,7 @@ async def test_the_repr_of_an_access_contains_no_token(home: Path) -> None:
     assert SECRET not in repr(await from_kubeconfig(write(home / "f", kubeconfig({"token": SECRET}))))
 
 
-async def test_an_access_has_the_kubectl_flags_for_the_same_cluster(home: Path, papers: Papers) -> None:
+async def test_an_access_has_the_kubectl_flags_for_the_same_cluster(home: Path, certificates: CertificateSet) -> None:
     """The kubeconfig and its context are quoted for a shell.
 
     For a kubeconfig in a Secret the path is FILE, and a pod needs no flags.
@@ -146,7 +159,7 @@ async def test_an_access_has_the_kubectl_flags_for_the_same_cluster(home: Path, 
     assert (
         await from_text(kubeconfig({"token": "t"}), "Secret a/b", "here")
     ).flags == "--kubeconfig FILE --context here"
-    (home / "ca.crt").write_bytes(papers.authority.pem)
+    (home / "ca.crt").write_bytes(certificates.authority.pem)
     write(home / "token", "pod-token")
     assert (await in_cluster({"KUBERNETES_SERVICE_HOST": "h", "KUBERNETES_SERVICE_PORT": "1"}, home)).flags == ""
 

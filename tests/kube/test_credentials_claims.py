@@ -11,9 +11,9 @@ from tensile.kube.credentials import Access, account_namespace, claims_of, token
 SUBJECT = "system:serviceaccount:tensile:engine"
 
 
-def jwt(said: object) -> str:
+def jwt(claims: object) -> str:
     """Make a JWT with these claims."""
-    head, body = (base64.urlsafe_b64encode(orjson.dumps(one)).rstrip(b"=").decode() for one in ({}, said))
+    head, body = (base64.urlsafe_b64encode(orjson.dumps(one)).rstrip(b"=").decode() for one in ({}, claims))
     return f"{head}.{body}.signature"
 
 

@@ -25,7 +25,7 @@ def kubeconfig(server: str = "https://10.0.0.1:6443", *, more: str = "") -> str:
     )
 
 
-class Secrets:
+class CachedSecrets:
     """The Secrets of the upper cluster in a cache."""
 
     def __init__(self) -> None:
@@ -51,12 +51,12 @@ class Secrets:
 
 
 @pytest.fixture
-def secrets() -> Secrets:
+def secrets() -> CachedSecrets:
     """Return the cache of an upper cluster without Secrets."""
-    return Secrets()
+    return CachedSecrets()
 
 
-def test_the_kubeconfig_is_read_from_the_named_key_of_the_secret(secrets: Secrets) -> None:
+def test_the_kubeconfig_is_read_from_the_named_key_of_the_secret(secrets: CachedSecrets) -> None:
     """If the key is missing, the error names it."""
     secrets.put(kubeconfig())
     assert kubeconfig_in(secrets.cache, REF) == kubeconfig()
@@ -64,12 +64,12 @@ def test_the_kubeconfig_is_read_from_the_named_key_of_the_secret(secrets: Secret
         kubeconfig_in(secrets.cache, REF.model_copy(update={"key": "other"}))
 
 
-def none(_secrets: Secrets) -> None:
+def none(_secrets: CachedSecrets) -> None:
     """Leave the cache without a Secret."""
 
 
 @pytest.mark.parametrize(
-    ("make", "words"),
+    ("make", "message"),
     [
         (none, "the Secret does not exist: create it, or correct kubeconfigSecret"),
         (lambda secrets: secrets.raw(None), "the key is missing or empty (keys: none)"),
@@ -81,17 +81,17 @@ def none(_secrets: Secrets) -> None:
     ids=["no secret", "no data", "empty", "another key", "binary", "not base64"],
 )
 def test_the_error_for_a_missing_kubeconfig_names_the_secret_and_the_key(
-    secrets: Secrets, make: Callable[[Secrets], None], words: str
+    secrets: CachedSecrets, make: Callable[[CachedSecrets], None], message: str
 ) -> None:
     """The error contains no value of the Secret."""
     make(secrets)
     with pytest.raises(AccessError) as refusal:
         kubeconfig_in(secrets.cache, REF)
-    assert str(refusal.value).startswith(WHERE + words)
+    assert str(refusal.value).startswith(WHERE + message)
     assert TOKEN not in str(refusal.value)
 
 
-async def test_the_access_comes_from_the_named_context_of_the_kubeconfig(secrets: Secrets) -> None:
+async def test_the_access_comes_from_the_named_context_of_the_kubeconfig(secrets: CachedSecrets) -> None:
     """The result is the same as for a kubeconfig in a file; an unknown context is an error."""
     secrets.put(kubeconfig())
     access = await SecretKubeconfig(secrets.cache, REF, "other").access()
@@ -100,14 +100,14 @@ async def test_the_access_comes_from_the_named_context_of_the_kubeconfig(secrets
         await SecretKubeconfig(secrets.cache, REF, "missing").access()
 
 
-async def test_an_exec_plugin_in_a_kubeconfig_from_a_secret_is_rejected(secrets: Secrets) -> None:
+async def test_an_exec_plugin_in_a_kubeconfig_from_a_secret_is_rejected(secrets: CachedSecrets) -> None:
     """A user who may write the Secret must not be able to run a program in the engine's pod."""
     secrets.put(kubeconfig(more=", exec: {command: /bin/true, apiVersion: client.authentication.k8s.io/v1}"))
     with pytest.raises(AccessError, match=r"Secret ops/lower-a .* exec plugins are refused in a Secret"):
         await SecretKubeconfig(secrets.cache, REF, None).access()
 
 
-async def test_look_returns_a_new_access_once_per_change_of_the_kubeconfig(secrets: Secrets) -> None:
+async def test_look_returns_a_new_access_once_per_change_of_the_kubeconfig(secrets: CachedSecrets) -> None:
     """A new resourceVersion with the same kubeconfig returns no new access."""
     secrets.put(kubeconfig())
     kept = SecretKubeconfig(secrets.cache, REF, None)
@@ -122,7 +122,7 @@ async def test_look_returns_a_new_access_once_per_change_of_the_kubeconfig(secre
     assert await kept.refresh() is None
 
 
-async def test_an_invalid_kubeconfig_is_reported_until_it_is_corrected(secrets: Secrets) -> None:
+async def test_an_invalid_kubeconfig_is_reported_until_it_is_corrected(secrets: CachedSecrets) -> None:
     """The open connection is kept; if the old kubeconfig is restored, no new access is returned."""
     secrets.put(kubeconfig())
     kept = SecretKubeconfig(secrets.cache, REF, None)
@@ -131,15 +131,15 @@ async def test_an_invalid_kubeconfig_is_reported_until_it_is_corrected(secrets: 
     assert await kept.refresh() is None
     assert kept.error.startswith(WHERE.removesuffix(": "))
     assert kept.error.endswith("; the last good connection is kept")
-    trouble = kept.error
+    error = kept.error
     assert await kept.refresh() is None
-    assert kept.error == trouble
+    assert kept.error == error
     secrets.put(kubeconfig())
     assert await kept.refresh() is None
     assert kept.error == ""
 
 
-async def test_a_deleted_secret_is_reported_and_a_new_secret_is_used(secrets: Secrets) -> None:
+async def test_a_deleted_secret_is_reported_and_a_new_secret_is_used(secrets: CachedSecrets) -> None:
     """The new Secret may have another UID and another kubeconfig."""
     secrets.put(kubeconfig())
     kept = SecretKubeconfig(secrets.cache, REF, None)
@@ -152,7 +152,7 @@ async def test_a_deleted_secret_is_reported_and_a_new_secret_is_used(secrets: Se
     assert kept.error == ""
 
 
-async def test_a_missing_secret_is_not_reported_while_the_cache_is_not_synced(secrets: Secrets) -> None:
+async def test_a_missing_secret_is_not_reported_while_the_cache_is_not_synced(secrets: CachedSecrets) -> None:
     """Until the Secrets of the upper cluster are synced again, the Secret does not count as deleted."""
     secrets.put(kubeconfig())
     kept = SecretKubeconfig(secrets.cache, REF, None)
@@ -166,6 +166,6 @@ async def test_a_missing_secret_is_not_reported_while_the_cache_is_not_synced(se
 async def test_an_error_in_a_secret_names_no_files_to_wait_for() -> None:
     """A correction comes with the Secret, so the error is not the one that waits for a change of files."""
     bad = kubeconfig().replace("cluster: {server", "cluster: {certificate-authority-data: bm8K, server")
-    with pytest.raises(AccessError, match="contains no certificate") as told:
+    with pytest.raises(AccessError, match="contains no certificate") as raised:
         await from_text(bad, "Secret ops/lower")
-    assert not isinstance(told.value, CredentialsUnavailable)
+    assert not isinstance(raised.value, CredentialsUnavailable)

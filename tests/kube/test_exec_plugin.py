@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from papers import Papers, inline, kubeconfig
+from certkit import CertificateSet, inline, kubeconfig
 from pluginkit import V1, exec_config, plugin, script
 
 from tensile.errors import AccessError
@@ -68,28 +68,30 @@ async def test_an_exec_plugin_gets_a_minimal_environment_and_an_empty_stdin(home
     assert stdin.read_text() == "one two\n"
 
 
-async def test_an_exec_plugin_gets_cluster_data_only_with_provide_cluster_info(home: Path, papers: Papers) -> None:
+async def test_an_exec_plugin_gets_cluster_data_only_with_provide_cluster_info(
+    home: Path, certificates: CertificateSet
+) -> None:
     """The data are server, CA, tls-server-name and config; `interactive` is always false."""
     seen = home / "seen"
     ran = str(plugin(home, {"token": "t"}, f'echo "$KUBERNETES_EXEC_INFO" > {seen}'))
-    cluster = {"certificate-authority-data": inline(papers.authority.pem), "tls-server-name": "inner"}
+    cluster = {"certificate-authority-data": inline(certificates.authority.pem), "tls-server-name": "inner"}
     await allowed(exec_config(home, ran, cluster))
     assert json.loads(seen.read_text()) == {"apiVersion": V1, "kind": "ExecCredential", "spec": {"interactive": False}}
     await allowed(exec_config(home, ran, cluster, provideClusterInfo=True))
-    told = json.loads(seen.read_text())["spec"]["cluster"]
-    assert told == {"server": "https://127.0.0.1:6443", **cluster}
+    cluster_info = json.loads(seen.read_text())["spec"]["cluster"]
+    assert cluster_info == {"server": "https://127.0.0.1:6443", **cluster}
     extension = {"name": "client.authentication.k8s.io/exec", "extension": {"audience": "a"}}
     more = {**cluster, "extensions": [{"name": "other", "extension": 1}, extension]}
     await allowed(exec_config(home, ran, more, provideClusterInfo=True))
-    assert json.loads(seen.read_text())["spec"]["cluster"] == {**told, "config": {"audience": "a"}}
+    assert json.loads(seen.read_text())["spec"]["cluster"] == {**cluster_info, "config": {"audience": "a"}}
 
 
 def test_cluster_data_for_an_exec_plugin_omit_absent_fields() -> None:
     """Without a CA or a tls-server-name, the field is absent and not empty."""
-    asked = json.loads(
+    cluster_info = json.loads(
         question(ExecPlugin(command="/x", api_version=V1, provide_cluster_info=True), "https://a", "", "")
     )
-    assert asked["spec"]["cluster"] == {"server": "https://a"}
+    assert cluster_info["spec"]["cluster"] == {"server": "https://a"}
 
 
 async def test_the_credential_of_an_exec_plugin_expires_a_minute_early(home: Path) -> None:
@@ -106,17 +108,17 @@ async def test_the_credential_of_an_exec_plugin_expires_a_minute_early(home: Pat
         assert (await allowed(endless, clock)).good_until == math.inf
 
 
-async def test_an_exec_plugin_may_return_a_client_certificate(home: Path, papers: Papers) -> None:
+async def test_an_exec_plugin_may_return_a_client_certificate(home: Path, certificates: CertificateSet) -> None:
     """A certificate and key that do not match are rejected."""
-    pair = {"clientCertificateData": papers.alice.decode(), "clientKeyData": papers.alice_key.decode()}
+    pair = {"clientCertificateData": certificates.alice.decode(), "clientKeyData": certificates.alice_key.decode()}
     assert (await allowed(exec_config(home, str(plugin(home, pair))))).headers == {}
-    pair["clientKeyData"] = papers.server_key.decode()
+    pair["clientKeyData"] = certificates.server_key.decode()
     with pytest.raises(AccessError, match="not a matching pair"):
         await allowed(exec_config(home, str(plugin(home, pair))))
 
 
 @pytest.mark.parametrize(
-    ("lines", "words"),
+    ("lines", "message"),
     [
         ("exit 3", "exited with code 3"),
         (f"echo {SECRET}", "did not print an ExecCredential of client.authentication.k8s.io/v1 (is not JSON)"),
@@ -126,12 +128,14 @@ async def test_an_exec_plugin_may_return_a_client_certificate(home: Path, papers
         ("kill -9 $$", "exited with code -9"),
     ],
 )
-async def test_the_error_for_a_failed_exec_plugin_does_not_show_its_output(home: Path, lines: str, words: str) -> None:
+async def test_the_error_for_a_failed_exec_plugin_does_not_show_its_output(
+    home: Path, lines: str, message: str
+) -> None:
     """The output may contain secrets, so the error only gives the reason and advises to run the plugin by hand."""
     config = exec_config(home, str(script(home, lines)))
     with pytest.raises(AccessError, match="run it by hand") as refused:
         await allowed(config)
-    assert words in str(refused.value)
+    assert message in str(refused.value)
     assert SECRET not in str(refused.value)
 
 
@@ -152,12 +156,12 @@ GIVES_NOTHING = {
 @pytest.mark.parametrize("sort", GIVES_NOTHING)
 def test_output_of_an_exec_plugin_without_a_valid_credential_is_an_error(sort: str) -> None:
     """The error names the key that is missing or invalid, and no value of the output."""
-    status, words = GIVES_NOTHING[sort]
+    status, message = GIVES_NOTHING[sort]
     output = json.dumps({"apiVersion": V1, "kind": "ExecCredential", "status": status}).encode()
     with pytest.raises(AccessError) as refused:
         read_answer(output, named(Path("/p")), "f")
     printed = f"f: the exec plugin /p did not print an ExecCredential of {V1}"
-    assert str(refused.value) == f"{printed} ({words}): run it by hand"
+    assert str(refused.value) == f"{printed} ({message}): run it by hand"
 
 
 def test_unknown_keys_and_nulls_in_the_output_of_an_exec_plugin_are_ignored() -> None:

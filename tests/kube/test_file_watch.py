@@ -12,30 +12,30 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from filekit import PATIENCE, heard
+from filekit import PATIENCE, wait_for_watcher
 from structlog.testing import capture_logs
 
 from tensile.kube.file_watch import FileCache, FileStates, FileWatcher, Notifier, notifier, watched
 
 
-class Ears:
+class FileWatchQueue:
     """A watcher of files and a queue of its callbacks by name."""
 
     def __init__(self, watcher: FileWatcher) -> None:
         self.watcher = watcher
-        self.heard: asyncio.Queue[str] = asyncio.Queue()
+        self.callbacks: asyncio.Queue[str] = asyncio.Queue()
 
     def watch(self, *paths: Path, name: str = "f") -> None:
         """Watch files under a name."""
-        self.watcher.watch(watched(paths), lambda: self.heard.put_nowait(name))
+        self.watcher.watch(watched(paths), lambda: self.callbacks.put_nowait(name))
 
     async def next(self) -> str:
         """Wait for the next callback and return its name."""
         async with asyncio.timeout(PATIENCE):
-            return await self.heard.get()
+            return await self.callbacks.get()
 
 
-class Begun:
+class RecordingNotifiers:
     """Real notifiers, with a record of the watched paths: from then on the system reports their changes."""
 
     def __init__(self) -> None:
@@ -56,10 +56,10 @@ class Begun:
 
 
 @asynccontextmanager
-async def ears(watcher: FileWatcher) -> AsyncIterator[Ears]:
+async def ears(watcher: FileWatcher) -> AsyncIterator[FileWatchQueue]:
     """Watch files during a test, and check that no thread is left afterwards."""
     try:
-        yield Ears(watcher)
+        yield FileWatchQueue(watcher)
     finally:
         await watcher.close()
     assert threads() == []
@@ -169,16 +169,16 @@ CHANGES: dict[str, Callable[[Path], object]] = {
 async def test_the_callback_is_called_once_after_every_kind_of_change(file: Path, change: str) -> None:
     """The notice of the system triggers it, and a later write to the new file triggers it again."""
     os.link(file, file.parents[1] / "link")
-    begun = Begun()
-    async with ears(FileWatcher(begun.notify)) as here:
-        here.watch(file)
+    begun = RecordingNotifiers()
+    async with ears(FileWatcher(begun.notify)) as watch_queue:
+        watch_queue.watch(file)
         await begun.until(file.parent)
         CHANGES[change](file)
-        assert await here.next() == "f"
+        assert await watch_queue.next() == "f"
         if is_file(file):
             put(file, "once more")
-            assert await here.next() == "f"
-        assert here.heard.empty()
+            assert await watch_queue.next() == "f"
+        assert watch_queue.callbacks.empty()
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -209,104 +209,104 @@ def mounted(directory: Path, content: str, number: int) -> None:
 
 async def test_the_callback_is_called_once_per_update_of_a_mounted_secret(top: Path) -> None:
     """The kubelet replaces the symlink ..data, and the symlink at the watched path stays the same."""
-    directory, begun = top, Begun()
+    directory, begun = top, RecordingNotifiers()
     mounted(directory, "same", 0)
     (directory / "token").symlink_to("..data/token")
-    async with ears(FileWatcher(begun.notify)) as here:
-        here.watch(directory / "token")
+    async with ears(FileWatcher(begun.notify)) as watch_queue:
+        watch_queue.watch(directory / "token")
         for number in (1, 2, 3):
             await begun.until(directory / f"..2026_{number - 1}")
             mounted(directory, "same", number)
-            assert await here.next() == "f"
-        assert here.heard.empty()
+            assert await watch_queue.next() == "f"
+        assert watch_queue.callbacks.empty()
 
 
 async def test_the_callback_is_called_if_a_file_is_created_with_its_directories(top: Path) -> None:
     """None of the directories exists at first; the deletion of all and a second creation are reported too."""
-    begun = Begun()
-    async with ears(FileWatcher(begun.notify)) as here:
-        here.watch(top / "late" / "b" / "f")
+    begun = RecordingNotifiers()
+    async with ears(FileWatcher(begun.notify)) as watch_queue:
+        watch_queue.watch(top / "late" / "b" / "f")
         await begun.until(top)
         for content in ("one", "two"):
             (top / "late" / "b").mkdir(parents=True)
             (top / "late" / "b" / "f").write_text(content)
-            assert await here.next() == "f"
+            assert await watch_queue.next() == "f"
             shutil.rmtree(top / "late")
-            assert await here.next() == "f"
+            assert await watch_queue.next() == "f"
 
 
 async def test_a_change_between_reading_a_file_and_watching_it_is_reported(file: Path) -> None:
     """The watch compares with the state that was recorded before the file was read."""
     seen = watched([file])
     put(file, "changed since")
-    async with ears(FileWatcher()) as here:
-        here.watcher.watch(seen, lambda: here.heard.put_nowait("since"))
-        assert await here.next() == "since"
+    async with ears(FileWatcher()) as watch_queue:
+        watch_queue.watcher.watch(seen, lambda: watch_queue.callbacks.put_nowait("since"))
+        assert await watch_queue.next() == "since"
 
 
 async def test_many_files_share_one_thread_and_one_inotify_instance(file: Path) -> None:
     """Only the callback of the changed file is called, also for a file that is added later."""
-    begun = Begun()
-    async with ears(FileWatcher(begun.notify)) as here:
+    begun = RecordingNotifiers()
+    async with ears(FileWatcher(begun.notify)) as watch_queue:
         for number in range(200):
-            here.watch(file.with_name(f"{number}"), name=str(number))
+            watch_queue.watch(file.with_name(f"{number}"), name=str(number))
         await begun.until(file.parent)
         put(file.with_name("unwatched"), "")
         put(file.with_name("17"), "")
-        assert await here.next() == "17"
-        here.watch(file, name="later")
+        assert await watch_queue.next() == "17"
+        watch_queue.watch(file, name="later")
         put(file, "other")
-        assert await here.next() == "later"
+        assert await watch_queue.next() == "later"
         put(file, "once more")
-        assert await here.next() == "later"
-        assert (threads(), here.heard.empty()) == (["file watch"], True)
+        assert await watch_queue.next() == "later"
+        assert (threads(), watch_queue.callbacks.empty()) == (["file watch"], True)
         assert instances() <= 2, "one, and briefly the previous one"
 
 
 async def test_a_closed_or_moved_watch_gets_no_callback_for_its_old_file(file: Path) -> None:
     """A watch that follows another file instead gets callbacks for that file."""
     other = file.with_name("other")
-    async with ears(FileWatcher()) as here:
-        gone = here.watcher.watch(watched([file]), lambda: here.heard.put_nowait("gone"))
-        moved = here.watcher.watch(watched([file]), lambda: here.heard.put_nowait("moved"))
-        async with heard(here.watcher, file):
+    async with ears(FileWatcher()) as watch_queue:
+        gone = watch_queue.watcher.watch(watched([file]), lambda: watch_queue.callbacks.put_nowait("gone"))
+        moved = watch_queue.watcher.watch(watched([file]), lambda: watch_queue.callbacks.put_nowait("moved"))
+        async with wait_for_watcher(watch_queue.watcher, file):
             put(file, "one")
-        told = {await here.next()}
-        while told != {"gone", "moved"}:
-            told.add(await here.next())
+        notified = {await watch_queue.next()}
+        while notified != {"gone", "moved"}:
+            notified.add(await watch_queue.next())
         gone.close()
         moved.follow(watched([other]))
-        async with heard(
-            here.watcher, file
+        async with wait_for_watcher(
+            watch_queue.watcher, file
         ):  # the system may report one write twice: the notices of the first one end here
             put(file, "two")
-        while not here.heard.empty():
-            here.heard.get_nowait()
-        async with heard(here.watcher, file):
+        while not watch_queue.callbacks.empty():
+            watch_queue.callbacks.get_nowait()
+        async with wait_for_watcher(watch_queue.watcher, file):
             put(file, "three")
-        assert here.heard.empty()
+        assert watch_queue.callbacks.empty()
         put(other, "four")
-        assert await here.next() == "moved"
+        assert await watch_queue.next() == "moved"
 
 
 async def test_closing_a_watch_cancels_its_pending_callback(file: Path) -> None:
     """A change that was already noticed is not reported after the close."""
-    async with ears(FileWatcher()) as here:
-        watch = here.watcher.watch(watched([file]), lambda: here.heard.put_nowait("f"))
+    async with ears(FileWatcher()) as watch_queue:
+        watch = watch_queue.watcher.watch(watched([file]), lambda: watch_queue.callbacks.put_nowait("f"))
         watch.record_notice()
         watch.close()
-        async with heard(here.watcher, file):
+        async with wait_for_watcher(watch_queue.watcher, file):
             put(file, "one")
-        assert here.heard.empty()
+        assert watch_queue.callbacks.empty()
 
 
 async def test_a_watcher_can_be_used_again_after_it_was_closed(file: Path) -> None:
     """No thread runs while no file is watched."""
     watcher = FileWatcher()
     for _ in range(2):
-        async with ears(watcher) as here:
+        async with ears(watcher) as watch_queue:
             assert threads() == []
-            async with heard(here.watcher, file):
+            async with wait_for_watcher(watch_queue.watcher, file):
                 put(file, "other")
 
 
@@ -320,7 +320,7 @@ def broken(_paths: Sequence[str]) -> Notifier:
     raise KeyError("a defect")
 
 
-class Silent:
+class SilentNotifier:
     """A notifier that reports no change, as for files that other hosts write over a network."""
 
     def __init__(self, _paths: Sequence[str]) -> None:
@@ -335,7 +335,7 @@ class Silent:
         """Do nothing."""
 
 
-class Forgetful(Silent):
+class ForgetfulNotifier(SilentNotifier):
     """A notifier that loses the notice of a change while it returns another one."""
 
     def __init__(self, change: Callable[[], object]) -> None:
@@ -353,12 +353,14 @@ class Forgetful(Silent):
 
 async def test_a_change_whose_notice_is_lost_is_found_by_comparing_files(file: Path) -> None:
     """Files are compared after notices, because watchfiles loses one that arrives while it returns earlier ones."""
-    async with ears(FileWatcher(lambda _paths: Forgetful(partial(put, file, "other")), poll_seconds=0.05)) as here:
-        here.watch(file)
-        assert await here.next() == "f"
+    async with ears(
+        FileWatcher(lambda _paths: ForgetfulNotifier(partial(put, file, "other")), poll_seconds=0.05)
+    ) as watch_queue:
+        watch_queue.watch(file)
+        assert await watch_queue.next() == "f"
 
 
-class Failing(Silent):
+class FailingNotifier(SilentNotifier):
     """A notifier that fails as soon as it is waited for."""
 
     def watch(self, *_given: object) -> set[tuple[int, str]] | str:
@@ -371,8 +373,8 @@ class Failing(Silent):
     [
         (no_watches, "OS file watch limit reached"),
         (broken, "KeyError (bug, please report)"),
-        (Failing, "error in underlying watcher"),
-        (Silent, "is on a file system of type nfs4"),
+        (FailingNotifier, "error in underlying watcher"),
+        (SilentNotifier, "is on a file system of type nfs4"),
     ],
 )
 async def test_files_are_polled_if_the_system_does_not_report_changes(
@@ -380,21 +382,24 @@ async def test_files_are_polled_if_the_system_does_not_report_changes(
 ) -> None:
     """Polling is logged once, and a file that does not change causes no callback."""
     mounts = top / "mounts"
-    if notify is Silent:
+    if notify is SilentNotifier:
         put(mounts, f"1 1 {device(file)} / / rw - nfs4 there rw\n")
     with capture_logs() as logs:
-        async with ears(FileWatcher(notify, mounts, poll_seconds=0.01)) as here:
-            here.watch(file)
+        async with ears(FileWatcher(notify, mounts, poll_seconds=0.01)) as watch_queue:
+            watch_queue.watch(file)
             for change in (renamed_over, directory_again, rewritten):
                 change(file)
-                assert await here.next() == "f"
-            here.watch(file, name="beside")
+                assert await watch_queue.next() == "f"
+            watch_queue.watch(file, name="beside")
             put(file, "longer")
-            assert {await here.next(), await here.next()} == {"f", "beside"}
-            assert here.heard.empty()
-    (said,) = logs
-    assert (said["event"], said["log_level"]) == ("cannot watch files for changes, polling them instead", "warning")
-    assert why in said["error"]
+            assert {await watch_queue.next(), await watch_queue.next()} == {"f", "beside"}
+            assert watch_queue.callbacks.empty()
+    (log_line,) = logs
+    assert (log_line["event"], log_line["log_level"]) == (
+        "cannot watch files for changes, polling them instead",
+        "warning",
+    )
+    assert why in log_line["error"]
 
 
 _IN_A_NAMESPACE = """
@@ -426,20 +431,20 @@ def test_files_are_polled_in_a_user_namespace_without_inotify_instances(file: Pa
 
 async def test_the_file_cache_reads_a_file_once_until_it_changes(file: Path) -> None:
     """An OSError is cached too, and the callback is called when a file changes."""
-    told: list[str] = []
+    read_files: list[str] = []
     other = file.with_name("other")
-    async with ears(FileWatcher()) as here:
-        kept = FileCache(here.watcher, (file, other), lambda: told.append("changed"))
+    async with ears(FileWatcher()) as watch_queue:
+        kept = FileCache(watch_queue.watcher, (file, other), lambda: read_files.append("changed"))
         assert kept.read(file) == b"first"
         with pytest.raises(FileNotFoundError, match="other"):
             kept.read(other)
-        async with heard(here.watcher, file, other):
+        async with wait_for_watcher(watch_queue.watcher, file, other):
             put(file, "second")
             put(other, "there now")
             assert kept.read(file) == b"first"
             with pytest.raises(FileNotFoundError):
                 kept.read(other)
-        assert (kept.read(file), kept.read(other), told) == (b"second", b"there now", ["changed"])
+        assert (kept.read(file), kept.read(other), read_files) == (b"second", b"there now", ["changed"])
         kept.close()
         put(file, "third")
         assert kept.read(file) == b"third"
@@ -448,7 +453,7 @@ async def test_the_file_cache_reads_a_file_once_until_it_changes(file: Path) -> 
 
 async def test_watching_is_retried_if_a_directory_is_deleted_at_that_moment(file: Path) -> None:
     """Files are polled only if the directory is still missing at the next try."""
-    begun, tries = Begun(), 0
+    begun, tries = RecordingNotifiers(), 0
 
     def notify(paths: Sequence[str]) -> Notifier:
         """Fail the first time as if a path were missing."""
@@ -459,11 +464,11 @@ async def test_watching_is_retried_if_a_directory_is_deleted_at_that_moment(file
         return begun.notify(paths)
 
     with capture_logs() as logs:
-        async with ears(FileWatcher(notify)) as here:
-            here.watch(file)
+        async with ears(FileWatcher(notify)) as watch_queue:
+            watch_queue.watch(file)
             await begun.until(file.parent)
             put(file, "other")
-            assert await here.next() == "f"
+            assert await watch_queue.next() == "f"
     assert (tries, logs) == (2, [])
 
 

@@ -48,9 +48,9 @@ def test_the_error_for_a_kubeconfig_of_a_stopped_sandbox_names_the_command_to_st
 def test_only_regular_files_up_to_the_limit_are_read(home: Path, make: Callable[[Path], object], why: str) -> None:
     """A pipe without a writer, an endless device or a huge file in a topology must not block or fill the engine."""
     make(home / "f")
-    with pytest.raises(UnreadableFile) as met:
+    with pytest.raises(UnreadableFile) as raised:
         read_regular(home / "f")
-    assert (met.value.strerror, bool(met.value.advice)) == (why, True)
+    assert (raised.value.strerror, bool(raised.value.advice)) == (why, True)
 
 
 def test_shown_shortens_long_text_and_escapes_unprintable_characters() -> None:

@@ -25,7 +25,7 @@ def home(tmp_path: Path) -> Path:
     return tmp_path.resolve()
 
 
-def above(*directories: Path) -> set[str]:
+def with_parents(*directories: Path) -> set[str]:
     """Return these directories and all their parents."""
     return {str(each) for one in directories for each in (one, *one.parents)}
 
@@ -36,7 +36,9 @@ def test_every_directory_on_the_path_is_watched(home: Path) -> None:
     file.parent.mkdir(parents=True)
     file.write_text("")
     trail = resolve_path(file, NOTHING)
-    assert trail == ResolvedPath(frozenset(above(file) - {"/"}), frozenset(above(file.parent)), str(file), "")
+    assert trail == ResolvedPath(
+        frozenset(with_parents(file) - {"/"}), frozenset(with_parents(file.parent)), str(file), ""
+    )
 
 
 def test_symlinks_and_their_targets_are_watched(home: Path) -> None:
@@ -50,7 +52,7 @@ def test_symlinks_and_their_targets_are_watched(home: Path) -> None:
     steps = [home / "entry", home / "links", home / "links" / "up", home / "real", home / "real" / "f"]
     assert trail.end == str(home / "real" / "f")
     assert trail.names >= {str(step) for step in steps}
-    assert trail.targets == above(home / "links", home / "real")
+    assert trail.targets == with_parents(home / "links", home / "real")
 
 
 @pytest.mark.parametrize("path", ["gone", "gone/b/f", "file/f", "loop", "loop/f", "zero\0byte"])
@@ -60,7 +62,7 @@ def test_a_path_that_does_not_exist_is_watched_as_far_as_it_exists(home: Path, p
     (home / "loop").symlink_to("loop")
     trail = resolve_path(home / path, NOTHING)
     assert (trail.end, trail.unwatchable) == ("", "")
-    assert trail.targets == above(home)
+    assert trail.targets == with_parents(home)
     assert str(home / path.partition("/")[0]) in trail.names
 
 

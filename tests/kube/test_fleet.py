@@ -8,19 +8,19 @@ import pytest
 from fleetkit import QUICK, fleet_of, names, pods
 from scripted import (
     UID,
-    Answer,
-    Apiserver,
+    ChangeSignal,
     Hang,
-    News,
-    Stream,
+    HttpResponse,
+    ScriptedApiserver,
+    WatchStream,
     access_to,
     answer,
     event,
     listing,
-    pod,
+    make_pod,
     refusal,
     running,
-    told,
+    wait_for_cache,
 )
 
 from tensile.errors import Unreachable
@@ -31,16 +31,16 @@ from tensile.kube.store import Cache, Delta
 from tensile.objects import CONFIG_MAP, POD, UPPER, Ref
 
 
-def ours(tasks: set[asyncio.Task[Any]]) -> set[asyncio.Task[Any]]:
+def own_tasks(tasks: set[asyncio.Task[Any]]) -> set[asyncio.Task[Any]]:
     """Return the tasks of tensile.kube; the other tasks belong to the scripted apiserver."""
     return {task for task in tasks if "/tensile/kube/" in repr(task)}
 
 
-async def test_an_opened_cluster_is_identified_before_its_informers_list(apiserver: Apiserver) -> None:
+async def test_an_opened_cluster_is_identified_before_its_informers_list(apiserver: ScriptedApiserver) -> None:
     """Each informer lists with its own selection into its own cache."""
     mine, all_of_them = Cache(), Cache()
-    apiserver.play("list", listing(20, pod("a", 5)), selector="x=y")
-    apiserver.play("list", listing(21, pod("a", 5), pod("b", 6)))
+    apiserver.queue("list", listing(20, make_pod("a", 5)), selector="x=y")
+    apiserver.queue("list", listing(21, make_pod("a", 5), make_pod("b", 6)))
     async with fleet_of() as fleet:
         feeds = [InformerSpec("a", POD, Selection("", "x=y"), mine), pods("a", all_of_them)]
         client = fleet.open("a", access_to(apiserver.port), feeds)
@@ -48,36 +48,36 @@ async def test_an_opened_cluster_is_identified_before_its_informers_list(apiserv
         assert await fleet["a"].identified() == UID
         await fleet.synced("a")
         assert (names(mine), names(all_of_them)) == (["a"], ["a", "b"])
-        assert apiserver.asked[0].sort == "identity"
-        assert {asked.query.get("labelSelector") for asked in apiserver.of("list")} == {"x=y", None}
+        assert apiserver.requests[0].sort == "identity"
+        assert {request.query.get("labelSelector") for request in apiserver.requests_of("list")} == {"x=y", None}
         assert fleet["a"].cluster is client
         assert fleet["a"].identity == UID
         assert fleet["a"].silent == 0.0
         assert list(fleet) == ["a"]
 
 
-async def test_an_informer_can_be_added_to_an_open_cluster(apiserver: Apiserver) -> None:
+async def test_an_informer_can_be_added_to_an_open_cluster(apiserver: ScriptedApiserver) -> None:
     """It may depend on the identity; a second request for the same cache returns the same informer."""
     cache = Cache()
     async with fleet_of() as fleet:
         fleet.open(UPPER, access_to(apiserver.port))
         await fleet[UPPER].identified()
-        apiserver.play("list", listing(20, pod("a", 5)))
+        apiserver.queue("list", listing(20, make_pod("a", 5)))
         informer = fleet.follow(pods(UPPER, cache))
         assert fleet.follow(pods(UPPER, cache)) is informer
         await fleet.synced()
         assert names(cache) == ["a"]
 
 
-async def test_leaving_a_cache_stops_only_its_informer(apiserver: Apiserver) -> None:
+async def test_leaving_a_cache_stops_only_its_informer(apiserver: ScriptedApiserver) -> None:
     """The cache becomes stale and keeps its contents, and `synced` does not wait for it.
 
     Leaving it twice does nothing.
     """
     left, kept = Cache(), Cache()
-    apiserver.play("list", listing(20, pod("a", 5)), listing(20, pod("a", 5)))
-    ended, news = Stream(), Stream()
-    apiserver.play("watch", ended, news)
+    apiserver.queue("list", listing(20, make_pod("a", 5)), listing(20, make_pod("a", 5)))
+    ended, news = WatchStream(), WatchStream()
+    apiserver.queue("watch", ended, news)
     async with fleet_of() as fleet:
         fleet.open(UPPER, access_to(apiserver.port), [pods(UPPER, left), pods(UPPER, kept)])
         await fleet.synced()
@@ -85,15 +85,15 @@ async def test_leaving_a_cache_stops_only_its_informer(apiserver: Apiserver) -> 
         await fleet.leave(UPPER, left)
         await fleet.leave(UPPER, left)
         await fleet.leave("nowhere", kept)
-        assert len(ours(before - asyncio.all_tasks())) == 1
+        assert len(own_tasks(before - asyncio.all_tasks())) == 1
         assert (left.synced, kept.synced, names(left)) == (False, True, ["a"])
         await fleet.synced(UPPER)
 
 
-async def test_a_left_cache_is_removed_from_the_clusters_totals(apiserver: Apiserver) -> None:
+async def test_a_left_cache_is_removed_from_the_clusters_totals(apiserver: ScriptedApiserver) -> None:
     """Otherwise each switch of a controller would use up more of the cluster's limit for cached objects."""
     left, kept = Cache(), Cache()
-    apiserver.play("list", listing(20, pod("a", 5)), listing(20, pod("a", 5)))
+    apiserver.queue("list", listing(20, make_pod("a", 5)), listing(20, make_pod("a", 5)))
     async with fleet_of() as fleet:
         client = fleet.open("a", access_to(apiserver.port), [pods("a", left), pods("a", kept)])
         await fleet.synced("a")
@@ -102,19 +102,19 @@ async def test_a_left_cache_is_removed_from_the_clusters_totals(apiserver: Apise
         assert (client.tally.objects, client.tally.content) == (1, both // 2)
 
 
-async def test_a_probe_does_not_wait_for_a_connection_of_other_calls(apiserver: Apiserver) -> None:
+async def test_a_probe_does_not_wait_for_a_connection_of_other_calls(apiserver: ScriptedApiserver) -> None:
     """All calls may hang at once, as creates do while an admission webhook is down."""
-    apiserver.play("write", Hang())
+    apiserver.queue("write", Hang())
     async with fleet_of() as fleet:
         client = fleet.open("a", access_to(apiserver.port), connections=1)
         await fleet["a"].identified()
         hanging = asyncio.create_task(client.create(Ref("a", POD, "default", "web"), {"metadata": {"name": "web"}}))
-        await apiserver.until("write")
+        await apiserver.wait_for_request("write")
         assert await client.identify() == UID
         hanging.cancel()
 
 
-async def test_opening_an_open_cluster_raises_value_error(apiserver: Apiserver) -> None:
+async def test_opening_an_open_cluster_raises_value_error(apiserver: ScriptedApiserver) -> None:
     """Two clients with one name would be a bug of the caller."""
     async with fleet_of() as fleet:
         fleet.open("a", access_to(apiserver.port))
@@ -122,23 +122,23 @@ async def test_opening_an_open_cluster_raises_value_error(apiserver: Apiserver) 
             fleet.open("a", access_to(apiserver.port))
 
 
-async def test_no_request_is_sent_to_a_closed_cluster(apiserver: Apiserver) -> None:
+async def test_no_request_is_sent_to_a_closed_cluster(apiserver: ScriptedApiserver) -> None:
     """Its cache is stale, no task is left, and a cluster can be opened under the same name again."""
     cache = Cache()
-    stream = Stream()
-    apiserver.play("watch", stream)
+    stream = WatchStream()
+    apiserver.queue("watch", stream)
     before = asyncio.all_tasks()
     async with fleet_of() as fleet:
         fleet.open("a", access_to(apiserver.port), [pods("a", cache)])
-        await apiserver.until("watch")
+        await apiserver.wait_for_request("watch")
         await fleet.close("a")
-        count = len(apiserver.asked)
+        count = len(apiserver.requests)
         assert not cache.synced
         assert list(fleet) == []
         fleet.open("a", access_to(apiserver.port))
         await fleet["a"].identified()
-        assert {asked.sort for asked in apiserver.asked[count:]} == {"identity"}
-    assert ours(asyncio.all_tasks() - before) == set()
+        assert {request.sort for request in apiserver.requests[count:]} == {"identity"}
+    assert own_tasks(asyncio.all_tasks() - before) == set()
 
 
 async def test_closing_a_cluster_releases_callers_that_wait_for_it() -> None:
@@ -161,23 +161,23 @@ async def test_closing_a_cluster_releases_callers_that_wait_for_it() -> None:
         await for_all
 
 
-async def test_the_number_of_connections_to_a_cluster_is_limited(apiserver: Apiserver) -> None:
+async def test_the_number_of_connections_to_a_cluster_is_limited(apiserver: ScriptedApiserver) -> None:
     """More calls than connections share the connections, and all of them succeed."""
     async with fleet_of() as fleet:
         client = fleet.open("a", access_to(apiserver.port), connections=2)
         await asyncio.gather(*(client.version() for _ in range(10)))
-        assert len(apiserver.of("version")) == 10
+        assert len(apiserver.requests_of("version")) == 10
         assert apiserver.connections <= 2
 
 
 async def test_a_cluster_that_hangs_does_not_delay_another() -> None:
     """The hanging cluster counts as unreachable with a timeout as its error, and can be closed."""
     async with AsyncExitStack() as stack:
-        good, bad = Apiserver(), Apiserver()
+        good, bad = ScriptedApiserver(), ScriptedApiserver()
         for server in (good, bad):
             await stack.enter_async_context(running(server))
-        bad.play("identity", *[Hang()] * 100)
-        good.play("list", listing(20, pod("a", 5)))
+        bad.queue("identity", *[Hang()] * 100)
+        good.queue("list", listing(20, make_pod("a", 5)))
         caches = Cache(), Cache()
         fleet = await stack.enter_async_context(fleet_of(patience=0.2))
         fleet.open("bad", access_to(bad.port), [pods("bad", caches[0])])
@@ -187,49 +187,51 @@ async def test_a_cluster_that_hangs_does_not_delay_another() -> None:
         assert not caches[0].synced
         assert fleet["bad"].silent > 0
         assert fleet["bad"].health.error in {"not contacted yet", "no response within 0.2 s"}
-        await bad.until("identity", 2)
+        await bad.wait_for_request("identity", 2)
         assert fleet["bad"].health.error == "no response within 0.2 s"
 
 
-async def test_informers_do_not_list_before_the_identity_is_known(apiserver: Apiserver) -> None:
+async def test_informers_do_not_list_before_the_identity_is_known(apiserver: ScriptedApiserver) -> None:
     """The identity is requested again until the cluster returns it."""
-    apiserver.play("identity", refusal(403, "Forbidden"), refusal(500, "InternalError"))
+    apiserver.queue("identity", refusal(403, "Forbidden"), refusal(500, "InternalError"))
     cache = Cache()
     async with fleet_of() as fleet:
         fleet.open("a", access_to(apiserver.port), [pods("a", cache)])
         await fleet.synced("a")
-        assert [asked.sort for asked in apiserver.asked][:3] == ["identity"] * 3
+        assert [request.sort for request in apiserver.requests][:3] == ["identity"] * 3
 
 
 async def test_the_probe_detects_an_apiserver_that_freezes() -> None:
     """An open watch shows no error; the silence begins with a probe that times out and ends with the next response."""
     now = [0.0]
-    news = News()
+    news = ChangeSignal()
     options = {"clock": lambda: now[0], "sleep": news.sleep, "patience": 0.2}
-    async with running(Apiserver()) as server, fleet_of(**options) as fleet:
+    async with running(ScriptedApiserver()) as server, fleet_of(**options) as fleet:
         cache = Cache()
         fleet.open("a", access_to(server.port), [pods("a", cache)])
-        await server.until("watch")
-        server.play("identity", Hang(), Hang())
-        await news.until(lambda: fleet["a"].health.error)
+        await server.wait_for_request("watch")
+        server.queue("identity", Hang(), Hang())
+        await news.wait_until(lambda: fleet["a"].health.error)
         assert fleet["a"].silent == 0.0
         now[0] = 45.0
         assert fleet["a"].silent == 45.0
-        await news.until(lambda: fleet["a"].silent == 0.0)
+        await news.wait_until(lambda: fleet["a"].silent == 0.0)
         assert cache.synced
 
 
-async def test_a_different_cluster_at_the_address_is_refused_until_the_first_one_responds(apiserver: Apiserver) -> None:
+async def test_a_different_cluster_at_the_address_is_refused_until_the_first_one_responds(
+    apiserver: ScriptedApiserver,
+) -> None:
     """Caches are stale while it responds, no write is sent to it, and everything is listed again afterwards."""
     cache = Cache()
     now = [0.0]
-    apiserver.play("list", listing(500, pod("a", 400)), listing(20, pod("b", 5)))
-    news = News()
+    apiserver.queue("list", listing(500, make_pod("a", 400)), listing(20, make_pod("b", 5)))
+    news = ChangeSignal()
     async with fleet_of(clock=lambda: now[0], sleep=news.sleep) as fleet:
         client = fleet.open("a", access_to(apiserver.port), [pods("a", cache)])
-        await apiserver.until("watch")
+        await apiserver.wait_for_request("watch")
         apiserver.uid = "another"
-        await news.until(lambda: fleet["a"].health.wrong and not cache.synced)
+        await news.wait_until(lambda: fleet["a"].health.wrong and not cache.synced)
         now[0] = 3.0
         assert fleet["a"].silent == 3.0
         assert "a different cluster responds" in fleet["a"].health.error
@@ -238,11 +240,11 @@ async def test_a_different_cluster_at_the_address_is_refused_until_the_first_one
         assert names(cache) == ["a"]
         assert fleet["a"].identity == UID
         apiserver.uid = UID
-        await told(cache, lambda: names(cache) == ["b"])
+        await wait_for_cache(cache, lambda: names(cache) == ["b"])
         assert cache.synced
         assert not fleet["a"].health.wrong
-        assert len(apiserver.of("list")) == 2
-        assert apiserver.of("write") == []
+        assert len(apiserver.requests_of("list")) == 2
+        assert apiserver.requests_of("write") == []
 
 
 async def test_informers_list_without_back_off_when_the_cluster_responds_again() -> None:
@@ -250,33 +252,33 @@ async def test_informers_list_without_back_off_when_the_cluster_responds_again()
 
     The cluster fails and responds many times, so that it responds at least once after the list has failed.
     """
-    server = Apiserver()
+    server = ScriptedApiserver()
     cache = Cache()
     slow = QUICK._replace(first=3600.0, cap=3600.0, near=0.02)
-    server.play("list", Answer(500, b"{}"), listing(20, pod("a", 5)))
+    server.queue("list", HttpResponse(500, b"{}"), listing(20, make_pod("a", 5)))
     known = answer({"metadata": {"uid": UID}})
-    server.play("identity", known, *[refusal(500, "InternalError"), known] * 100)
+    server.queue("identity", known, *[refusal(500, "InternalError"), known] * 100)
     async with running(server), fleet_of(pace=slow) as fleet:
         fleet.open("a", access_to(server.port), [pods("a", cache)])
-        await told(cache, lambda: names(cache) == ["a"])
+        await wait_for_cache(cache, lambda: names(cache) == ["a"])
 
 
-async def test_a_create_that_contradicts_an_informer_marks_its_cache_stale(apiserver: Apiserver) -> None:
+async def test_a_create_that_contradicts_an_informer_marks_its_cache_stale(apiserver: ScriptedApiserver) -> None:
     """The client reports creates only to informers of the same kind."""
     cache = Cache()
-    apiserver.play("list", listing(278, pod("a", 270)), Hang())
-    old = Answer(201, b'{"metadata":{"namespace":"default","name":"b","resourceVersion":"246"}}')
-    apiserver.play("write", old, old)
+    apiserver.queue("list", listing(278, make_pod("a", 270)), Hang())
+    old = HttpResponse(201, b'{"metadata":{"namespace":"default","name":"b","resourceVersion":"246"}}')
+    apiserver.queue("write", old, old)
     async with fleet_of() as fleet:
         client = fleet.open("a", access_to(apiserver.port), [pods("a", cache)])
-        await apiserver.until("watch")
+        await apiserver.wait_for_request("watch")
         await client.create(Ref("a", CONFIG_MAP, "default", "b"), {})
         assert cache.synced
         await client.create(Ref("a", POD, "default", "b"), {})
         assert not cache.synced
 
 
-async def test_an_unexpected_exception_restarts_only_its_informer(apiserver: Apiserver) -> None:
+async def test_an_unexpected_exception_restarts_only_its_informer(apiserver: ScriptedApiserver) -> None:
     """The informers of other caches are not affected."""
     faults = [RuntimeError("one")]
 
@@ -287,24 +289,24 @@ async def test_an_unexpected_exception_restarts_only_its_informer(apiserver: Api
 
     fragile, sound = Cache(), Cache()
     fragile.subscribe(hear)
-    apiserver.play("list", *[listing(20, pod("a", 5))] * 3)
+    apiserver.queue("list", *[listing(20, make_pod("a", 5))] * 3)
     async with fleet_of() as fleet:
         fleet.open("a", access_to(apiserver.port), [pods("a", fragile), pods("a", sound)])
         await fleet.synced()
         assert (names(fragile), names(sound)) == (["a"], ["a"])
-        assert len(apiserver.of("list")) == 3
+        assert len(apiserver.requests_of("list")) == 3
 
 
-async def test_the_observer_of_writes_gets_the_name_of_the_cluster(apiserver: Apiserver) -> None:
+async def test_the_observer_of_writes_gets_the_name_of_the_cluster(apiserver: ScriptedApiserver) -> None:
     """Each write is counted for its cluster."""
-    heard: list[tuple[str, ...]] = []
-    async with fleet_of(observe=lambda name: lambda *what: heard.append((name, *what))) as fleet:
+    observed: list[tuple[str, ...]] = []
+    async with fleet_of(observe=lambda name: lambda *what: observed.append((name, *what))) as fleet:
         client = fleet.open("a", access_to(apiserver.port))
         await client.delete(Ref("a", POD, "default", "x"), uid="u")
-    assert heard == [("a", "delete", "Pod", "ok")]
+    assert observed == [("a", "delete", "Pod", "ok")]
 
 
-async def test_the_rate_limit_applies_to_each_cluster(apiserver: Apiserver) -> None:
+async def test_the_rate_limit_applies_to_each_cluster(apiserver: ScriptedApiserver) -> None:
     """The requests per second of a cluster are limited as its topology entry defines."""
     waited: list[float] = []
 
@@ -322,18 +324,18 @@ async def test_the_rate_limit_applies_to_each_cluster(apiserver: Apiserver) -> N
 
 async def test_closing_the_fleet_closes_every_cluster() -> None:
     """This includes a cluster that is down and a cluster whose probe hangs."""
-    async with running(Apiserver()) as server:
-        server.play("identity", Hang())
+    async with running(ScriptedApiserver()) as server:
+        server.queue("identity", Hang())
         async with fleet_of() as fleet:
             fleet.open("down", access_to(1), [pods("down", Cache())])
             client = fleet.open("hangs", access_to(server.port), [pods("hangs", Cache())])
-            await server.until("identity")
+            await server.wait_for_request("identity")
         assert list(fleet) == []
         with pytest.raises((Unreachable, RuntimeError)):
             await client.version()
 
 
-async def test_closing_a_cluster_continues_if_its_caller_is_canceled(apiserver: Apiserver) -> None:
+async def test_closing_a_cluster_continues_if_its_caller_is_canceled(apiserver: ScriptedApiserver) -> None:
     """Whenever the caller is canceled, closing the fleet still closes every connection."""
     for moment in range(6):
         async with fleet_of() as fleet:
@@ -348,22 +350,22 @@ async def test_closing_a_cluster_continues_if_its_caller_is_canceled(apiserver: 
             await client.version()
 
 
-async def test_a_tail_receives_events_until_its_cluster_is_closed(apiserver: Apiserver) -> None:
+async def test_a_tail_receives_events_until_its_cluster_is_closed(apiserver: ScriptedApiserver) -> None:
     """It starts once the identity is known, and a second tail with the same selection opens no second watch."""
-    heard: list[str] = []
-    news, stream = News(), Stream()
-    apiserver.play("watch", stream)
+    received: list[str] = []
+    news, stream = ChangeSignal(), WatchStream()
+    apiserver.queue("watch", stream)
 
     def hear(one: WatchEvent) -> None:
         """Record the type of the event."""
-        heard.append(one.type)
-        news.tell()
+        received.append(one.type)
+        news.notify()
 
     async with fleet_of() as fleet:
         fleet.open("a", access_to(apiserver.port))
         fleet["a"].tail(POD, Selection(), hear)
         fleet["a"].tail(POD, Selection(), lambda _: pytest.fail("what is heard already is heard twice"))
         await fleet.synced("a")
-        stream.send(event("ADDED", pod("a", 30)))
-        await news.until(lambda: heard == ["ADDED"])
-    assert apiserver.asked[0].sort == "identity"
+        stream.send(event("ADDED", make_pod("a", 30)))
+        await news.wait_until(lambda: received == ["ADDED"])
+    assert apiserver.requests[0].sort == "identity"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import orjson
 import pytest
-from scripted import News, told
+from scripted import ChangeSignal, wait_for_cache
 
 from tensile.errors import ClusterError, Unreachable
 from tensile.kube.cluster import Selection
@@ -41,7 +41,7 @@ def breakable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
         yield started
 
 
-class Setting:
+class ConfigMapFleet:
     """A fleet that watches the ConfigMaps of one test, which have a label."""
 
     def __init__(self, fleet: Fleet, client: "HttpCluster", mark: str) -> None:
@@ -49,7 +49,7 @@ class Setting:
         self.client = client
         self.mark = mark
         self.cache = Cache()
-        self.news = News()
+        self.news = ChangeSignal()
         self.informer: Informer = fleet.follow(
             InformerSpec(UPPER, CONFIG_MAP, Selection("default", f"mark={mark}"), self.cache)
         )
@@ -60,7 +60,7 @@ class Setting:
 
     async def has(self, *names: str) -> None:
         """Wait until exactly these objects are cached."""
-        await told(self.cache, lambda: self.names() == sorted(names), LIMIT)
+        await wait_for_cache(self.cache, lambda: self.names() == sorted(names), LIMIT)
 
     async def create(self, name: str) -> str:
         """Create an object and return its UID."""
@@ -75,14 +75,14 @@ class Setting:
 
 
 @asynccontextmanager
-async def followed(sandbox: Sandbox, **options: float) -> AsyncIterator[Setting]:
+async def followed(sandbox: Sandbox, **options: float) -> AsyncIterator[ConfigMapFleet]:
     """Watch the cluster as the engine does, with shorter waits."""
-    news = News()
+    news = ChangeSignal()
     pace = InformerTimings(cap=2.0, shortest=20, longest=20)
     settings = {"probe": 0.5, "patience": 1.0, **options}
     fleet = Fleet(chance=lambda: 0.5, pace=pace, sleep=news.sleep, **settings)
     client = fleet.open(UPPER, await from_kubeconfig(sandbox.directory / "upper.kubeconfig"))
-    setting = Setting(fleet, client, f"f{uuid.uuid4().hex[:8]}")
+    setting = ConfigMapFleet(fleet, client, f"f{uuid.uuid4().hex[:8]}")
     setting.news = news
     try:
         async with asyncio.timeout(LIMIT):
@@ -109,7 +109,7 @@ async def test_a_killed_apiserver_is_detected_and_watched_again_after_its_restar
         await setting.create("before")
         await setting.has("before")
         await asyncio.to_thread(breakable.kill, "upper", API)
-        await setting.news.until(lambda: setting.fleet[UPPER].silent > 0, LIMIT)
+        await setting.news.wait_until(lambda: setting.fleet[UPPER].silent > 0, LIMIT)
         with pytest.raises(Unreachable):
             await setting.create("impossible")
         await asyncio.to_thread(breakable.restart, "upper", API)
@@ -120,14 +120,14 @@ async def test_a_killed_apiserver_is_detected_and_watched_again_after_its_restar
         assert setting.cache.synced
 
 
-async def _created(setting: Setting, name: str) -> None:
+async def _created(setting: ConfigMapFleet, name: str) -> None:
     """Create an object as soon as the cluster accepts it."""
     async with asyncio.timeout(LIMIT):
         while True:
             try:
                 await setting.create(name)
             except ClusterError:
-                await setting.news.until(lambda: setting.fleet[UPPER].silent == 0.0)
+                await setting.news.wait_until(lambda: setting.fleet[UPPER].silent == 0.0)
             else:
                 return
 
@@ -139,11 +139,11 @@ async def test_a_frozen_apiserver_is_detected_and_its_watch_continues(breakable:
         await setting.has("before")
         breakable.suspend("upper", API)
         try:
-            await setting.news.until(lambda: setting.fleet[UPPER].silent > 0, LIMIT)
+            await setting.news.wait_until(lambda: setting.fleet[UPPER].silent > 0, LIMIT)
             assert setting.fleet[UPPER].health.error == "no response within 1 s"
         finally:
             breakable.resume("upper", API)
-        await setting.news.until(lambda: setting.fleet[UPPER].silent == 0.0, LIMIT)
+        await setting.news.wait_until(lambda: setting.fleet[UPPER].silent == 0.0, LIMIT)
         await setting.create("after")
         await setting.has("before", "after")
         assert setting.informer.relists == 1

@@ -8,9 +8,9 @@ from tensile.kube.limits import AT_ONCE
 from tensile.objects import ROLE
 
 
-def denied(words: str = "roles is forbidden", doing: str = "list Role", cluster: str = "lower-a") -> Denied:
+def denied(message: str = "roles is forbidden", doing: str = "list Role", cluster: str = "lower-a") -> Denied:
     """Return a denial as the client raises it."""
-    return Denied(words, cluster=cluster, doing=doing, status=403)
+    return Denied(message, cluster=cluster, doing=doing, status=403)
 
 
 def test_a_denial_of_another_request_or_with_another_message_is_logged_too() -> None:

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from hostilekit import GROWN_AT_MOST, LOGGED_AT_MOST, NAME, TIME, meeting
+from hostilekit import MAX_LOG_LINES, MAX_MEMORY_GROWTH, NAME, TIME, hostile_cluster
 
 from bench.faults.hostile.ways import WAYS
 
@@ -53,35 +53,35 @@ LEFT_OUT = (
 @pytest.mark.parametrize("way", FOLLOWED)
 async def test_a_hostile_cluster_affects_no_other_cluster_and_memory_stays_bounded(way: str) -> None:
     """Another cluster is still watched, few warnings are logged, and no task fails."""
-    async with meeting(way) as met:
-        await met.until(lambda: met.front.met > 0)
-        await met.others_go_on()
+    async with hostile_cluster(way) as hostile:
+        await hostile.until(lambda: hostile.front.met > 0)
+        await hostile.check_honest_cluster()
         await asyncio.sleep(TIME)
-        assert met.grown() < GROWN_AT_MOST
-        assert met.told("error") == []
-        assert len(met.told("warning")) < LOGGED_AT_MOST
-        assert not met.fleet["lower-y"].health.error
+        assert hostile.memory_growth() < MAX_MEMORY_GROWTH
+        assert hostile.log_lines("error") == []
+        assert len(hostile.log_lines("warning")) < MAX_LOG_LINES
+        assert not hostile.fleet["lower-y"].health.error
 
 
-@pytest.mark.parametrize(("way", "words"), TOO_LARGE.items(), ids=list(TOO_LARGE))
-async def test_requests_to_a_cluster_that_sends_too_much_are_paused(way: str, words: str) -> None:
+@pytest.mark.parametrize(("way", "message"), TOO_LARGE.items(), ids=list(TOO_LARGE))
+async def test_requests_to_a_cluster_that_sends_too_much_are_paused(way: str, message: str) -> None:
     """The credential error gives the reason, the pause is logged once, and the received bytes are released."""
-    async with meeting(way) as met:
-        await met.until(lambda: met.fleet[NAME].health.excessive)
-        await met.until(lambda: met.cluster._budget.held == 0)
-        assert words in met.fleet[NAME].credential_error
-        told = [one for one in met.told("warning") if "requests paused" in one["event"]]
-        assert len(told) == 1
-        await met.wait_idle()
-        assert met.fleet[NAME].silent > 0
+    async with hostile_cluster(way) as hostile:
+        await hostile.until(lambda: hostile.fleet[NAME].health.excessive)
+        await hostile.until(lambda: hostile.cluster._budget.held == 0)
+        assert message in hostile.fleet[NAME].credential_error
+        pauses = [one for one in hostile.log_lines("warning") if "requests paused" in one["event"]]
+        assert len(pauses) == 1
+        await hostile.wait_idle()
+        assert hostile.fleet[NAME].silent > 0
 
 
 @pytest.mark.parametrize("way", LEFT_OUT)
 async def test_an_invalid_object_is_skipped_and_counted(way: str) -> None:
     """The valid objects before and after it are cached."""
-    async with meeting(way) as met:
-        await met.until(lambda: met.fleet.skipped()[NAME, "Pod"] > 0)
-        await met.until(lambda: len(met.lower.pods) == 2)
-        assert sorted(entry.name for entry in met.lower.pods) == ["invented-1", "invented-3"]
-        assert met.lower.pods.synced
-        assert met.told("error") == []
+    async with hostile_cluster(way) as hostile:
+        await hostile.until(lambda: hostile.fleet.skipped()[NAME, "Pod"] > 0)
+        await hostile.until(lambda: len(hostile.lower.pods) == 2)
+        assert sorted(entry.name for entry in hostile.lower.pods) == ["invented-1", "invented-3"]
+        assert hostile.lower.pods.synced
+        assert hostile.log_lines("error") == []

@@ -13,8 +13,8 @@ from pathlib import Path
 import hostile_content
 import hostile_sections
 import pytest
-from hostile_form import CANARY, RAN, SECRET, Hostile, plugin, runnable, written
-from papers import Papers, inline, kubeconfig
+from certkit import CertificateSet, inline, kubeconfig
+from hostile_form import CANARY, RAN, SECRET, HostileKubeconfig, kubeconfig_text, plugin, runnable
 
 from tensile.kube.credentials import AccessError, from_kubeconfig, from_text
 
@@ -41,15 +41,15 @@ sys.addaudithook(_hear)
 @contextmanager
 def listening() -> Iterator[list[tuple[str, str]]]:
     """Return the list of files opened and programs started in the block, as Python's audit hook reports them."""
-    heard: list[tuple[str, str]] = []
-    _heard.append(heard)
+    audit_events: list[tuple[str, str]] = []
+    _heard.append(audit_events)
     try:
-        yield heard
+        yield audit_events
     finally:
-        _heard.remove(heard)
+        _heard.remove(audit_events)
 
 
-async def refusal(hostile: Hostile, home: Path) -> str:
+async def refusal(hostile: HostileKubeconfig, home: Path) -> str:
     """Read a hostile kubeconfig with a timeout, and return the message of the error."""
     async with asyncio.timeout(LIMIT):
         reading = (
@@ -62,7 +62,7 @@ async def refusal(hostile: Hostile, home: Path) -> str:
     return str(refused.value)
 
 
-def prepared(hostile: Hostile, home: Path) -> None:
+def prepared(hostile: HostileKubeconfig, home: Path) -> None:
     """Write the kubeconfig and the files beside it."""
     (home / "f").write_text(hostile.in_folder(home), newline="")
     (home / CANARY).write_text(SECRET)
@@ -71,20 +71,20 @@ def prepared(hostile: Hostile, home: Path) -> None:
 
 @pytest.mark.parametrize("hostile", ALL, ids=lambda one: one.kind)
 async def test_a_hostile_kubeconfig_is_rejected_without_running_or_opening_anything(
-    hostile: Hostile, home: Path
+    hostile: HostileKubeconfig, home: Path
 ) -> None:
     """The error names the place, is short and printable, and contains no secret."""
     prepared(hostile, home)
     allowed = set() if hostile.secret else {str(home / name) for name in ("f", *hostile.opened)}
-    with listening() as heard:
-        words = await refusal(hostile, home)
-    assert hostile.words in words
-    assert words.startswith(("Secret a/b", str(home), "/dev"))
-    assert words.isprintable()
-    assert len(words) < 600
-    assert SECRET not in words
-    assert [what for what in heard if what[0] != "open"] == []
-    assert {path for event, path in heard if event == "open" and not path.startswith(PYTHON)} <= allowed
+    with listening() as audit_events:
+        message = await refusal(hostile, home)
+    assert hostile.message in message
+    assert message.startswith(("Secret a/b", str(home), "/dev"))
+    assert message.isprintable()
+    assert len(message) < 600
+    assert SECRET not in message
+    assert [what for what in audit_events if what[0] != "open"] == []
+    assert {path for event, path in audit_events if event == "open" and not path.startswith(PYTHON)} <= allowed
     assert not (home / RAN).exists()
 
 
@@ -92,11 +92,11 @@ async def test_the_audit_hook_records_started_programs_and_opened_files(home: Pa
     """An allowed exec plugin and allowed files are recorded, which proves that the hook works."""
     runnable(home)
     (home / "ca").write_bytes(b"")
-    (home / "f").write_text(written(plugin(), {"certificate-authority": "ca"}).replace("HOME", str(home)))
-    with listening() as heard, pytest.raises(AccessError):
+    (home / "f").write_text(kubeconfig_text(plugin(), {"certificate-authority": "ca"}).replace("HOME", str(home)))
+    with listening() as audit_events, pytest.raises(AccessError):
         await from_kubeconfig(home / "f", allow_exec_plugins=True)
-    assert {("open", str(home / "f")), ("open", str(home / "ca"))} <= set(heard)
-    assert "subprocess.Popen" in {event for event, _ in heard}
+    assert {("open", str(home / "f")), ("open", str(home / "ca"))} <= set(audit_events)
+    assert "subprocess.Popen" in {event for event, _ in audit_events}
     assert (home / RAN).exists()
 
 
@@ -112,9 +112,9 @@ async def test_a_kubeconfig_that_is_no_regular_file_is_rejected_without_opening_
         "gone": lambda: None,
     }[name]()
     async with asyncio.timeout(LIMIT):
-        with listening() as heard, pytest.raises(AccessError, match=f"{name}: (not a file|cannot be read)"):
+        with listening() as audit_events, pytest.raises(AccessError, match=f"{name}: (not a file|cannot be read)"):
             await from_kubeconfig(path)
-    assert heard == []
+    assert audit_events == []
 
 
 async def test_a_kubeconfig_that_is_not_utf_8_is_rejected(home: Path) -> None:
@@ -135,10 +135,12 @@ async def test_a_kubeconfig_of_a_terabyte_is_rejected_because_of_its_size(home: 
 
 @pytest.mark.parametrize("secret", [False, True], ids=["file", "secret"])
 async def test_a_client_key_that_does_not_match_its_certificate_is_rejected(
-    home: Path, papers: Papers, *, secret: bool
+    home: Path, certificates: CertificateSet, *, secret: bool
 ) -> None:
     """This applies to a kubeconfig in a file and to one in a Secret."""
-    text = kubeconfig({"client-certificate-data": inline(papers.alice), "client-key-data": inline(papers.server_key)})
+    text = kubeconfig(
+        {"client-certificate-data": inline(certificates.alice), "client-key-data": inline(certificates.server_key)}
+    )
     (home / "f").write_text(text)
     with pytest.raises(AccessError, match="not a matching pair in PEM"):
         await (from_text(text, "Secret a/b") if secret else from_kubeconfig(home / "f"))

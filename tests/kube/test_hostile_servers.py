@@ -9,8 +9,8 @@ from pathlib import Path
 
 import orjson
 import pytest
-from papers import Papers, inline, kubeconfig
-from scripted import Answer, Apiserver, Stream, access_to, pod, running
+from certkit import CertificateSet, inline, kubeconfig
+from scripted import HttpResponse, ScriptedApiserver, WatchStream, access_to, make_pod, running
 
 import tensile
 from tensile.errors import Denied, Unreachable
@@ -28,7 +28,7 @@ async def _read(cluster: HttpCluster) -> object:
 
 
 async def _write(cluster: HttpCluster) -> object:
-    return await cluster.create(REF, pod("web", 1))
+    return await cluster.create(REF, make_pod("web", 1))
 
 
 async def _watch(cluster: HttpCluster) -> object:
@@ -40,28 +40,28 @@ SORTS = {"list": _read, "write": _write, "watch": _watch}
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 @pytest.mark.parametrize("sort", SORTS)
-async def test_a_redirect_is_not_followed(apiserver: Apiserver, sort: str, status: int) -> None:
+async def test_a_redirect_is_not_followed(apiserver: ScriptedApiserver, sort: str, status: int) -> None:
     """No connection to its target is opened, for any redirect status and kind of request."""
-    async with running(Apiserver()) as other:
+    async with running(ScriptedApiserver()) as other:
         cluster = HttpCluster("a", access_to(apiserver.port, TOKEN), timeout=5.0, margin=0.2)
-        apiserver.play(sort, *[Answer(status, b"", {"Location": f"http://127.0.0.1:{other.port}/api"})] * 5)
+        apiserver.queue(sort, *[HttpResponse(status, b"", {"Location": f"http://127.0.0.1:{other.port}/api"})] * 5)
         with pytest.raises(Unreachable, match=f"a redirect, HTTP {status}"):
             await SORTS[sort](cluster)
-        assert apiserver.asked[0].headers["authorization"] == TOKEN["Authorization"]
-        assert (other.connections, other.asked) == (0, [])
+        assert apiserver.requests[0].headers["authorization"] == TOKEN["Authorization"]
+        assert (other.connections, other.requests) == (0, [])
         await cluster.close()
 
 
 @pytest.mark.parametrize("sort", SORTS)
-async def test_cookies_are_not_stored(apiserver: Apiserver, cluster: HttpCluster, sort: str) -> None:
+async def test_cookies_are_not_stored(apiserver: ScriptedApiserver, cluster: HttpCluster, sort: str) -> None:
     """A cookie that a server sets is not sent back to it."""
-    status, body = (403, b"{}") if sort == "watch" else (200, orjson.dumps(pod("web", 1)))
-    apiserver.play(sort, *[Answer(status, body, {"Set-Cookie": "a=b; Path=/"})] * 2)
+    status, body = (403, b"{}") if sort == "watch" else (200, orjson.dumps(make_pod("web", 1)))
+    apiserver.queue(sort, *[HttpResponse(status, body, {"Set-Cookie": "a=b; Path=/"})] * 2)
     for _ in range(2):
         with suppress(Denied):
             await SORTS[sort](cluster)
-    assert [asked.sort for asked in apiserver.asked] == [sort, sort]
-    assert [asked for asked in apiserver.asked if "cookie" in asked.headers] == []
+    assert [request.sort for request in apiserver.requests] == [sort, sort]
+    assert [request for request in apiserver.requests if "cookie" in request.headers] == []
 
 
 CHILD = """
@@ -88,14 +88,19 @@ asyncio.run(main(sys.argv[1]))
 
 
 @pytest.mark.process
-async def test_proxies_and_netrc_passwords_of_the_environment_are_not_used(home: Path, papers: Papers) -> None:
+async def test_proxies_and_netrc_passwords_of_the_environment_are_not_used(
+    home: Path, certificates: CertificateSet
+) -> None:
     """A session with `trust_env` does use both, which proves that the environment of the test is effective."""
-    pair = {"client-certificate-data": inline(papers.alice), "client-key-data": inline(papers.alice_key)}
-    cluster = {"certificate-authority-data": inline(papers.authority.pem)}
+    pair = {"client-certificate-data": inline(certificates.alice), "client-key-data": inline(certificates.alice_key)}
+    cluster = {"certificate-authority-data": inline(certificates.authority.pem)}
     (home / ".netrc").write_text("default login admin password hunter2\n")
     (home / ".netrc").chmod(0o600)
-    async with running(Apiserver(), papers.server_context(ask=True)) as server, running(Apiserver()) as proxy:
-        server.play("watch", Stream().end())
+    async with (
+        running(ScriptedApiserver(), certificates.server_context(require_client_certificate=True)) as server,
+        running(ScriptedApiserver()) as proxy,
+    ):
+        server.queue("watch", WatchStream().end())
         (home / "f").write_text(kubeconfig(pair, cluster, server=f"https://127.0.0.1:{server.port}"))
         names = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "WS_PROXY", "WSS_PROXY")
         led = {name: f"http://127.0.0.1:{proxy.port}" for upper in names for name in (upper, upper.lower())}
@@ -105,18 +110,20 @@ async def test_proxies_and_netrc_passwords_of_the_environment_are_not_used(home:
             sys.executable, "-c", CHILD, "http://elsewhere.example/control", env=variables, cwd=home
         )
         assert await child.wait() == 0
-    assert [asked.sort for asked in server.asked] == ["version", "watch"]
-    assert [asked for asked in server.asked if {"authorization", "proxy-authorization"} & asked.headers.keys()] == []
-    assert [asked.path for asked in proxy.asked] == ["/control"]
-    assert proxy.asked[0].headers["authorization"].startswith("Basic ")
+    assert [request.sort for request in server.requests] == ["version", "watch"]
+    assert [
+        request for request in server.requests if {"authorization", "proxy-authorization"} & request.headers.keys()
+    ] == []
+    assert [request.path for request in proxy.requests] == ["/control"]
+    assert proxy.requests[0].headers["authorization"].startswith("Basic ")
 
 
-PACKED = gzip.compress(orjson.dumps(pod("web", 1)))
+PACKED = gzip.compress(orjson.dumps(make_pod("web", 1)))
 
 
-async def test_a_compressed_response_is_not_decompressed(apiserver: Apiserver, cluster: HttpCluster) -> None:
+async def test_a_compressed_response_is_not_decompressed(apiserver: ScriptedApiserver, cluster: HttpCluster) -> None:
     """Compression was not requested, so the compressed bytes are the response, which is not valid JSON."""
-    apiserver.play("list", Answer(200, PACKED, {"Content-Encoding": "gzip"}))
+    apiserver.queue("list", HttpResponse(200, PACKED, {"Content-Encoding": "gzip"}))
     with pytest.raises(Unreachable, match="JSON"):
         await cluster.read(REF)
 
@@ -141,6 +148,6 @@ async def test_a_response_that_arrives_byte_by_byte_times_out(status: bytes) -> 
     async with await asyncio.start_server(drip, "127.0.0.1", 0) as server:
         cluster = HttpCluster("a", access_to(server.sockets[0].getsockname()[1]), timeout=0.5)
         with pytest.raises(Unreachable, match="did not respond in time"):
-            await cluster.create(REF, pod("web", 1))
+            await cluster.create(REF, make_pod("web", 1))
         await cluster.close()
         await ended.wait()

@@ -9,14 +9,14 @@ from contextlib import asynccontextmanager
 
 import pytest
 from scripted import (
-    Apiserver,
-    News,
-    Stream,
+    ChangeSignal,
+    ScriptedApiserver,
+    WatchStream,
     access_to,
     bookmark,
     event,
     listing,
-    pod,
+    make_pod,
     refusal,
     status_body,
 )
@@ -35,9 +35,9 @@ class RunningWatch:
     """A running event watch and its events."""
 
     def __init__(
-        self, server: Apiserver, pace: InformerTimings, clock: Callable[[], float], rests: list[float]
+        self, server: ScriptedApiserver, pace: InformerTimings, clock: Callable[[], float], rests: list[float]
     ) -> None:
-        self.news = News()
+        self.news = ChangeSignal()
         self.events: list[WatchEvent] = []
         self.cluster = HttpCluster("a", access_to(server.port), margin=0.2, timeout=5.0)
 
@@ -60,87 +60,87 @@ class RunningWatch:
     def hear(self, one: WatchEvent) -> None:
         """Record an event."""
         self.events.append(one)
-        self.news.tell()
+        self.news.notify()
 
     async def types(self, *types: str) -> None:
         """Wait until exactly the events of these types were received."""
-        await self.news.until(lambda: [one.type for one in self.events] == list(types))
+        await self.news.wait_until(lambda: [one.type for one in self.events] == list(types))
 
 
 @asynccontextmanager
 async def tailing(
-    server: Apiserver,
+    server: ScriptedApiserver,
     pace: InformerTimings = QUICK,
     clock: Callable[[], float] = lambda: 0.0,
     rests: list[float] | None = None,
 ) -> AsyncIterator[RunningWatch]:
     """Run an event watch against a scripted apiserver."""
-    heard = RunningWatch(server, pace, clock, [] if rests is None else rests)
+    running_watch = RunningWatch(server, pace, clock, [] if rests is None else rests)
     try:
-        async with background(heard.tail.run()):
-            yield heard
+        async with background(running_watch.tail.run()):
+            yield running_watch
     finally:
-        await heard.cluster.close()
+        await running_watch.cluster.close()
 
 
-async def test_an_event_watch_starts_at_the_current_resource_version(apiserver: Apiserver) -> None:
+async def test_an_event_watch_starts_at_the_current_resource_version(apiserver: ScriptedApiserver) -> None:
     """An empty list returns that version, so that existing objects cause no events."""
-    stream = Stream()
-    apiserver.play("check", listing(20))
-    apiserver.play("watch", stream)
-    async with tailing(apiserver) as heard:
-        asked = await apiserver.until("watch")
-        assert apiserver.of("check")[0].query["fieldSelector"] == "metadata.name=-"
-        assert (asked.query["resourceVersion"], asked.query["fieldSelector"]) == ("20", "x=y")
-        assert heard.tail.listening.is_set()
-        stream.send(event("ADDED", pod("a", 21)), event("MODIFIED", pod("a", 22)))
-        await heard.types("ADDED", "MODIFIED")
+    stream = WatchStream()
+    apiserver.queue("check", listing(20))
+    apiserver.queue("watch", stream)
+    async with tailing(apiserver) as running_watch:
+        request = await apiserver.wait_for_request("watch")
+        assert apiserver.requests_of("check")[0].query["fieldSelector"] == "metadata.name=-"
+        assert (request.query["resourceVersion"], request.query["fieldSelector"]) == ("20", "x=y")
+        assert running_watch.tail.listening.is_set()
+        stream.send(event("ADDED", make_pod("a", 21)), event("MODIFIED", make_pod("a", 22)))
+        await running_watch.types("ADDED", "MODIFIED")
 
 
-async def test_an_event_watch_is_resumed_from_the_last_resource_version(apiserver: Apiserver) -> None:
+async def test_an_event_watch_is_resumed_from_the_last_resource_version(apiserver: ScriptedApiserver) -> None:
     """This applies after an end and after a break, and bookmarks count too."""
-    apiserver.play("check", listing(20), listing(40), listing(50))
-    ended, broken = Stream().send(bookmark(30)).end(), Stream().send(event("ADDED", pod("a", 41))).drop()
-    apiserver.play("watch", ended, broken)
+    apiserver.queue("check", listing(20), listing(40), listing(50))
+    ended, broken = WatchStream().send(bookmark(30)).end(), WatchStream().send(event("ADDED", make_pod("a", 41))).drop()
+    apiserver.queue("watch", ended, broken)
     async with tailing(apiserver):
-        versions = [(await apiserver.until("watch", n)).query["resourceVersion"] for n in (1, 2, 3)]
+        versions = [(await apiserver.wait_for_request("watch", n)).query["resourceVersion"] for n in (1, 2, 3)]
         assert versions == ["20", "30", "41"]
 
 
 @pytest.mark.parametrize("lost", ["expired", "rewound"])
 async def test_an_event_watch_starts_at_the_current_version_again_if_it_cannot_resume(
-    apiserver: Apiserver, lost: str
+    apiserver: ScriptedApiserver, lost: str
 ) -> None:
     """The old version has expired, or is in the future of a restored etcd, where a watch would receive nothing."""
-    first = Stream().send(event("ADDED", pod("a", 30)))
+    first = WatchStream().send(event("ADDED", make_pod("a", 30)))
     if lost == "expired":
         first.send(event("ERROR", status_body(410, "Expired")))
-    apiserver.play("check", listing(20), listing(35) if lost == "expired" else listing(25))
-    apiserver.play("watch", first.end())
+    apiserver.queue("check", listing(20), listing(35) if lost == "expired" else listing(25))
+    apiserver.queue("watch", first.end())
     async with tailing(apiserver):
-        again = await apiserver.until("watch", 2)
+        again = await apiserver.wait_for_request("watch", 2)
         assert again.query["resourceVersion"] == ("35" if lost == "expired" else "25")
 
 
 @pytest.mark.parametrize(("play", "listens"), [(refusal(403, "Forbidden"), True), (refusal(500, "Oops"), False)])
 async def test_an_event_watch_is_retried_with_a_back_off_after_errors(
-    apiserver: Apiserver, play: object, *, listens: bool
+    apiserver: ScriptedApiserver, play: object, *, listens: bool
 ) -> None:
     """A caller that waits for it to listen does not wait if the cluster denies the watch."""
-    apiserver.play("check", play, play, listing(20))  # type: ignore[arg-type]
+    apiserver.queue("check", play, play, listing(20))  # type: ignore[arg-type]
     rests: list[float] = []
-    async with tailing(apiserver, rests=rests) as heard:
-        await apiserver.until("check", 2)
-        assert heard.tail.listening.is_set() is listens
-        await apiserver.until("watch")
-        assert heard.tail.listening.is_set()
+    async with tailing(apiserver, rests=rests) as running_watch:
+        await apiserver.wait_for_request("check", 2)
+        assert running_watch.tail.listening.is_set() is listens
+        await apiserver.wait_for_request("watch")
+        assert running_watch.tail.listening.is_set()
     assert rests == [0.005, 0.01]
 
 
-async def test_event_watches_that_end_at_once_are_backed_off(apiserver: Apiserver) -> None:
+async def test_event_watches_that_end_at_once_are_backed_off(apiserver: ScriptedApiserver) -> None:
     """Each immediate end is followed by a wait, like an error."""
-    apiserver.play("watch", Stream().end(), Stream().end(), Stream().end())
+    apiserver.queue("watch", WatchStream().end(), WatchStream().end(), WatchStream().end())
     rests: list[float] = []
     async with tailing(apiserver, QUICK._replace(settled=1.0), rests=rests):
-        await apiserver.until("watch", 4)
+        await apiserver.wait_for_request("watch", 4)
     assert rests[:3] == [0.005, 0.01, 0.01]

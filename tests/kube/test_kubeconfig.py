@@ -4,9 +4,9 @@ from contextlib import suppress
 
 import pytest
 import yaml
+from certkit import inline, kubeconfig
 from hypothesis import given
 from hypothesis import strategies as st
-from papers import inline, kubeconfig
 
 from tensile.errors import AccessError, TensileError
 from tensile.kube.kubeconfig import PEMSource, parse
@@ -86,14 +86,14 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("words", REFUSED)
-def test_the_error_for_an_invalid_kubeconfig_names_the_place_and_the_problem(words: str) -> None:
+@pytest.mark.parametrize("message", REFUSED)
+def test_the_error_for_an_invalid_kubeconfig_names_the_place_and_the_problem(message: str) -> None:
     """`test_hostile_kubeconfigs.py` has the other cases that are rejected."""
-    user, cluster, top = REFUSED[words]
+    user, cluster, top = REFUSED[message]
     with pytest.raises(AccessError) as refused:
         parse(kubeconfig(user, cluster, **top), None, "lower.kubeconfig")
     assert str(refused.value).startswith("lower.kubeconfig: ")
-    assert words in str(refused.value)
+    assert message in str(refused.value)
     assert isinstance(refused.value, TensileError)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 import pytest
 import yaml
-from scripted import Answer, Apiserver
+from scripted import HttpResponse, ScriptedApiserver
 
 from tensile.errors import AccessError, ClusterError
 from tensile.kube.client import HttpCluster
@@ -121,12 +121,12 @@ def test_the_error_for_text_that_is_no_kubeconfig_does_not_quote_it(text: str) -
 @pytest.mark.parametrize("number", range(len(DOCUMENTS)))
 async def test_the_error_for_an_invalid_part_of_a_kubeconfig_quotes_no_value_and_no_name(number: int) -> None:
     """Each part in turn is replaced, renamed or removed."""
-    told = ""
+    message = ""
     try:
         await from_text(yaml.safe_dump(DOCUMENTS[number]), "Secret a/b")
     except AccessError as error:
-        told = str(error)
-    assert not [part for part in (CANARY, "there", "here") if part in told.replace("where", "")]
+        message = str(error)
+    assert not [part for part in (CANARY, "there", "here") if part in message.replace("where", "")]
 
 
 EXEC = {
@@ -181,21 +181,21 @@ def test_the_error_for_a_missing_context_names_only_that_context() -> None:
 @pytest.mark.parametrize("status", [200, 401, 403, 500])
 @pytest.mark.parametrize("media", ["text/html", f"{CANARY}/{'x' * 100}", "application/json"])
 async def test_the_error_for_a_response_of_another_server_does_not_quote_it(
-    apiserver: Apiserver, cluster: HttpCluster, status: int, media: str
+    apiserver: ScriptedApiserver, cluster: HttpCluster, status: int, media: str
 ) -> None:
     """A kubeconfig may name an address that its author cannot reach, and the error must not reveal its content."""
-    foreign = Answer(status, f'{{"secret": "{CANARY}"}}'.encode(), {"Content-Type": media})
-    apiserver.play("list", *[foreign] * 20)
-    apiserver.play("watch", *[foreign] * 20)
-    told = []
-    for asked in (cluster.list(POD, Selection()), first(cluster.watch(POD, Selection(), "1", 60))):
+    foreign = HttpResponse(status, f'{{"secret": "{CANARY}"}}'.encode(), {"Content-Type": media})
+    apiserver.queue("list", *[foreign] * 20)
+    apiserver.queue("watch", *[foreign] * 20)
+    messages = []
+    for request in (cluster.list(POD, Selection()), first(cluster.watch(POD, Selection(), "1", 60))):
         try:
-            await asked
+            await request
         except ClusterError as error:
-            told.append(str(error))
-    assert told
-    assert CANARY not in "".join(told)
-    assert status == 200 or all(f"HTTP status {status} with {len(foreign.body)} bytes" in one for one in told)
+            messages.append(str(error))
+    assert messages
+    assert CANARY not in "".join(messages)
+    assert status == 200 or all(f"HTTP status {status} with {len(foreign.body)} bytes" in one for one in messages)
 
 
 async def first(events: AsyncIterator[WatchEvent]) -> list[WatchEvent]:

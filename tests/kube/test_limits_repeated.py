@@ -5,13 +5,13 @@ from tensile.kube.limits import PAUSE, LogThrottle
 
 def test_the_first_line_of_a_key_is_logged_and_the_others_are_counted() -> None:
     """After the interval, the next line has the number of suppressed ones."""
-    now, told = [0.0], []
+    now, logged = [0.0], []
     throttle = LogThrottle(lambda: now[0])
-    assert [throttle.log("a", told.append) for _ in range(5)] == [True, False, False, False, False]
-    assert throttle.log("b", told.append)
+    assert [throttle.log("a", logged.append) for _ in range(5)] == [True, False, False, False, False]
+    assert throttle.log("b", logged.append)
     now[0] = PAUSE
-    assert throttle.log("a", told.append)
-    assert told == [{}, {}, {"more_since": 4}]
+    assert throttle.log("a", logged.append)
+    assert logged == [{}, {}, {"more_since": 4}]
 
 
 def test_the_number_of_throttled_keys_is_limited() -> None:

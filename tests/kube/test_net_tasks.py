@@ -35,9 +35,9 @@ async def test_a_failure_is_logged_with_its_task_and_place(capsys: pytest.Captur
             raise ValueError("a defect")
 
     await supervised("trial", job)
-    told = capsys.readouterr().out
-    assert "trial" in told
-    assert "ValueError: a defect at test_net_tasks.py:" in told
+    output = capsys.readouterr().out
+    assert "trial" in output
+    assert "ValueError: a defect at test_net_tasks.py:" in output
 
 
 @in_virtual_time
@@ -58,16 +58,16 @@ async def test_a_repeated_failure_is_logged_once_a_minute(capsys: pytest.Capture
 @in_virtual_time
 async def test_insist_retries_after_expected_errors_and_raises_the_excepted_ones() -> None:
     """Only errors that end without intervention are retried."""
-    met = [KeyError("a"), IndexError("b"), KeyError("c")]
-    told: list[Exception] = []
+    errors = [KeyError("a"), IndexError("b"), KeyError("c")]
+    reported: list[Exception] = []
 
     async def job() -> None:
         """Fail, each time with another exception."""
-        raise met.pop(0)
+        raise errors.pop(0)
 
     with pytest.raises(IndexError):
-        await insist(job, LookupError, lambda: 3.0, told.append, unless=(IndexError,))
-    assert [str(error) for error in told] == ["'a'"]
+        await insist(job, LookupError, lambda: 3.0, reported.append, unless=(IndexError,))
+    assert [str(error) for error in reported] == ["'a'"]
     assert clock() == 3
 
 

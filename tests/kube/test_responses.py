@@ -6,7 +6,7 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scripted import bookmark, event, pod, refusal, status_body
+from scripted import bookmark, event, make_pod, refusal, status_body
 
 from tensile.errors import (
     AlreadyExists,
@@ -160,8 +160,8 @@ def test_the_error_for_an_empty_response_has_the_http_status() -> None:
 
 def test_the_message_of_a_status_is_shortened_and_sanitized() -> None:
     """It becomes one printable line of limited length without a credential that a webhook may have quoted."""
-    words = "no:\n\x1b[2J Authorization: Bearer abcdefgh12345678 \u202e" + "x" * 5000
-    body = {**status_body(403, "Forbidden"), "message": words}
+    raw_message = "no:\n\x1b[2J Authorization: Bearer abcdefgh12345678 \u202e" + "x" * 5000
+    body = {**status_body(403, "Forbidden"), "message": raw_message}
     message = error_of(DOING, 403, orjson.dumps(body)).message
     assert message.startswith("no: \\x1b[2J Authorization: Bearer (not shown) \\u202ex")
     assert len(message) == 1024
@@ -191,7 +191,7 @@ def test_the_error_for_an_invalid_page_advises_to_check_the_server_address(body:
 
 def test_uid_resource_version_and_release_are_read_from_responses() -> None:
     """A resourceVersion that is no number counts as 0; a missing UID or release is an error."""
-    raw = orjson.dumps(pod("a", 17))
+    raw = orjson.dumps(make_pod("a", 17))
     assert (identity_of(DOING, raw), version_of(DOING, raw)) == ("uid-a", 17)
     assert version_of(DOING, b'{"metadata":{"resourceVersion":"abc"}}') == 0
     assert version_of(DOING, b'{"metadata":{}}') == 0
@@ -225,7 +225,12 @@ def test_only_namespaced_kinds_that_can_be_listed_are_returned() -> None:
         kinds_of(DOING, "v1", b"[]")
 
 
-EVENTS = [event("ADDED", pod("a", 11)), bookmark(12), event("MODIFIED", pod("ü", 13)), event("NEW", pod("b", 14))]
+EVENTS = [
+    event("ADDED", make_pod("a", 11)),
+    bookmark(12),
+    event("MODIFIED", make_pod("ü", 13)),
+    event("NEW", make_pod("b", 14)),
+]
 WIRE = b"".join(orjson.dumps(one) + b"\n" for one in EVENTS)
 
 

@@ -43,7 +43,7 @@ def test_an_object_that_was_requested_is_accepted(kind: Any, selection: Selectio
 
 
 @pytest.mark.parametrize(
-    ("kind", "selection", "found", "words"),
+    ("kind", "selection", "found", "message"),
     [
         (POD, Selection(), raw("Secret"), "a Secret instead of a Pod"),
         (POD, Selection("m"), raw(), "namespace"),
@@ -66,10 +66,10 @@ def test_an_object_that_was_requested_is_accepted(kind: Any, selection: Selectio
     ],
 )
 def test_an_object_that_was_not_requested_or_is_invalid_is_malformed(
-    kind: Any, selection: Selection, found: bytes, words: str
+    kind: Any, selection: Selection, found: bytes, message: str
 ) -> None:
     """The message is short and names the problem."""
-    with pytest.raises(Malformed, match=words) as error:
+    with pytest.raises(Malformed, match=message) as error:
         ObjectFilter(kind, selection).meta(found)
     assert len(error.value.message) < 400
 

@@ -75,16 +75,16 @@ async def test_a_repeated_continue_token_raises_too_large() -> None:
 
 async def test_too_many_empty_pages_raise_too_large() -> None:
     """Each page has another continue token, and only a few empty pages are accepted."""
-    asked = 0
+    page_count = 0
 
     async def ask(more: dict[str, str], *, spare: bool) -> Page:
-        nonlocal asked
-        asked += 1
-        return Page([], "7", f"token-{asked}")
+        nonlocal page_count
+        page_count += 1
+        return Page([], "7", f"token-{page_count}")
 
     with pytest.raises(TooLarge, match="endless"):
         await pager(ask).all()
-    assert asked == EMPTY_PAGES + 1
+    assert page_count == EMPTY_PAGES + 1
 
 
 async def test_a_few_empty_pages_are_accepted() -> None:

@@ -19,12 +19,12 @@ from tensile.kube.wire import IDLE_SECONDS, KeepAlive, ProtocolError, RequestLim
 OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
 
 
-class Wire:
+class RawHttpServer:
     """The requests of each connection, and the responses that remain to be sent, in order."""
 
     def __init__(self, answers: Sequence[bytes]) -> None:
         self.port = 0
-        self.heard: list[bytes] = []
+        self.requests: list[bytes] = []
         self.ended = asyncio.Event()
         self.serving: list[asyncio.Task[None]] = []
         self.paused = asyncio.Event()
@@ -37,10 +37,10 @@ class Wire:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Respond to each request of a connection; a response of b"" closes it instead."""
-        self.heard.append(b"")
+        self.requests.append(b"")
         self.serving.append(cast("asyncio.Task[None]", asyncio.current_task()))
         while head := await self._request(reader):
-            self.heard[-1] += head
+            self.requests[-1] += head
             if self._is_paused:
                 self.paused.set()
                 continue
@@ -61,9 +61,9 @@ class Wire:
 
 
 @asynccontextmanager
-async def wire(*answers: bytes, idle: float = IDLE_SECONDS) -> AsyncIterator[tuple[Wire, Access, RequestPool]]:
+async def wire(*answers: bytes, idle: float = IDLE_SECONDS) -> AsyncIterator[tuple[RawHttpServer, Access, RequestPool]]:
     """Serve responses in plain HTTP on loopback, and yield the server, the access and a pool of connections."""
-    made, calls = Wire(answers), RequestPool(keep=KeepAlive(idle=idle))
+    made, calls = RawHttpServer(answers), RequestPool(keep=KeepAlive(idle=idle))
     async with await asyncio.start_server(made.serve, "127.0.0.1", 0) as server:
         made.port = server.sockets[0].getsockname()[1]
         yield made, access_to(made.port), calls
@@ -82,7 +82,7 @@ async def test_a_request_has_the_form_that_http_requires() -> None:
     async with wire(OK) as (made, access, calls):
         here = replace(access, url=f"{access.url}/k8s")
         answer = await calls.call(here, "POST", "/x?y=z", {"User-Agent": "test", "Content-Type": "a/b"}, b"body")
-    first, *lines = made.heard[0].decode().removesuffix("\r\n\r\nbody").split("\r\n")
+    first, *lines = made.requests[0].decode().removesuffix("\r\n\r\nbody").split("\r\n")
     assert first == "POST /k8s/x?y=z HTTP/1.1"
     fields = {"User-Agent: test", "Content-Type: a/b", "Content-Length: 4"}
     assert set(lines) == {f"Host: 127.0.0.1:{made.port}", *fields}
@@ -94,14 +94,14 @@ async def test_consecutive_calls_use_one_connection() -> None:
     async with wire(OK, OK, OK) as (made, access, calls):
         for method in ("GET", "PATCH", "DELETE"):
             assert await ask(calls, access, method) == (200, b"{}")
-    assert len(made.heard) == 1
+    assert len(made.requests) == 1
 
 
 async def test_concurrent_calls_use_separate_connections() -> None:
     """No call waits for the response to another."""
     async with wire(OK, OK) as (made, access, calls):
         await asyncio.gather(ask(calls, access), ask(calls, access))
-    assert len(made.heard) == 2
+    assert len(made.requests) == 2
 
 
 async def test_idle_connections_are_closed_after_a_burst() -> None:
@@ -110,7 +110,7 @@ async def test_idle_connections_are_closed_after_a_burst() -> None:
         await asyncio.gather(*(ask(calls, access) for _ in range(3)))
         await asyncio.gather(*made.serving)
         assert await ask(calls, access) == (200, b"{}")
-    assert len(made.heard) == 4
+    assert len(made.requests) == 4
 
 
 async def test_canceling_a_call_closes_idle_connections_too() -> None:
@@ -142,7 +142,7 @@ async def test_every_form_of_a_response_is_read_completely(first: bytes, connect
     async with wire(first, OK) as (made, access, calls):
         assert await ask(calls, access) == (200, b"{}")
         assert await ask(calls, access) == (200, b"{}")
-    assert len(made.heard) == connections
+    assert len(made.requests) == connections
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ async def test_an_invalid_response_fails_only_its_call(answer: bytes) -> None:
         with pytest.raises((ProtocolError, TooLarge)):
             await ask(calls, access, "POST")
         assert await ask(calls, access) == (200, b"{}")
-    assert len(made.heard) == 2
+    assert len(made.requests) == 2
 
 
 async def test_canceling_a_call_closes_its_connection() -> None:
@@ -177,7 +177,7 @@ async def test_a_call_that_times_out_closes_its_connection() -> None:
             with pytest.raises(TimeoutError):
                 await calls.call(access, "GET", "/x", {}, limits=limits)
             assert await ask(calls, access) == (200, b"{}")
-    assert len(made.heard) == 3
+    assert len(made.requests) == 3
 
 
 async def test_the_timeout_of_a_call_does_not_apply_to_the_next_one() -> None:
@@ -190,7 +190,7 @@ async def test_the_timeout_of_a_call_does_not_apply_to_the_next_one() -> None:
         done, _ = await asyncio.wait({late}, timeout=0.1)
         assert not done
         late.cancel()
-    assert len(made.heard) == 1
+    assert len(made.requests) == 1
 
 
 async def test_each_call_sends_its_own_headers() -> None:
@@ -198,7 +198,7 @@ async def test_each_call_sends_its_own_headers() -> None:
     async with wire(*[OK] * 40) as (made, access, calls):
         for number in [*range(20), *range(20)]:
             await calls.call(access, "GET", "/x", {"X-Number": str(number)})
-    sent = [line for line in made.heard[0].decode().split("\r\n") if line.startswith("X-Number")]
+    sent = [line for line in made.requests[0].decode().split("\r\n") if line.startswith("X-Number")]
     assert sent == [f"X-Number: {number}" for number in [*range(20), *range(20)]]
 
 
@@ -207,12 +207,12 @@ async def test_a_connection_is_not_used_with_another_tls_context() -> None:
     async with wire(OK, OK) as (made, access, calls):
         await ask(calls, access)
         await ask(calls, replace(access, tls=ssl.create_default_context()))
-    assert len(made.heard) == 2
+    assert len(made.requests) == 2
 
 
-async def connected(made: Wire, count: int) -> None:
+async def connected(made: RawHttpServer, count: int) -> None:
     """Wait until that many connections were accepted."""
-    while len(made.heard) < count:  # noqa: ASYNC110 - the server does not notify
+    while len(made.requests) < count:  # noqa: ASYNC110 - the server does not notify
         await asyncio.sleep(0)
 
 
@@ -254,7 +254,7 @@ async def test_a_path_or_header_with_a_line_break_is_rejected(target: str, value
     async with wire(OK) as (made, access, calls):
         with pytest.raises(ValueError, match=why):
             await calls.call(access, "GET", target, {"Authorization": value})
-        assert made.heard in ([], [b""])
+        assert made.requests in ([], [b""])
 
 
 def head(*fields: str, status: str = "200 OK") -> bytes:
@@ -263,7 +263,7 @@ def head(*fields: str, status: str = "200 OK") -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("answer", "words"),
+    ("answer", "message"),
     [
         (head("Content-Length: 3000") + b"x" * 3000, ""),
         (head("Content-Length: 9000000") + b"x" * 300_000, "more than 128 KiB"),
@@ -278,14 +278,14 @@ def head(*fields: str, status: str = "200 OK") -> bytes:
     ],
     ids=["within", "declared", "chunk", "extension", "hints", "pieces", "trailer"],
 )
-async def test_a_response_that_is_too_long_raises_too_large(answer: bytes, words: str) -> None:
+async def test_a_response_that_is_too_long_raises_too_large(answer: bytes, message: str) -> None:
     """This applies to each part of a response; its bytes are released from the budget, and the next call succeeds."""
     # data outside of the body may arrive in pieces of any size, so its total is within the other limit
-    limits = RequestLimits(most=(1 << 20) if "outside" in words else (128 << 10))
+    limits = RequestLimits(most=(1 << 20) if "outside" in message else (128 << 10))
     account = ResponseBudget()
     async with wire(answer, OK) as (_, access, _calls):
         calls = RequestPool(account)
-        with pytest.raises(TooLarge, match=words) if words else nullcontext():
+        with pytest.raises(TooLarge, match=message) if message else nullcontext():
             assert len((await calls.call(access, "GET", "/x", {}, limits=limits)).body) == 3_000
         await asyncio.sleep(0)
         assert account.held == 0
@@ -300,7 +300,7 @@ async def test_only_the_beginning_of_an_error_response_is_read() -> None:
         status, body = await ask(calls, access)
         assert (status, len(body)) == (409, 64 << 10)
         assert await ask(calls, access) == (200, b"{}")
-    assert len(made.heard) == 2
+    assert len(made.requests) == 2
 
 
 async def test_concurrent_responses_share_one_budget() -> None:

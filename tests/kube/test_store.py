@@ -46,15 +46,15 @@ def filled(*raws: bytes, version: int = 10) -> Cache:
     return cache
 
 
-def heard(cache: Cache) -> list[tuple[str, str]]:
+def record_notifications(cache: Cache) -> list[tuple[str, str]]:
     """Return a list to which a listener appends the UIDs before and after each change."""
-    told: list[tuple[str, str]] = []
+    notifications: list[tuple[str, str]] = []
 
     def hear(delta: Delta) -> None:
-        told.append((delta.before.uid if delta.before else "", delta.after.uid if delta.after else ""))
+        notifications.append((delta.before.uid if delta.before else "", delta.after.uid if delta.after else ""))
 
     cache.subscribe(hear)
-    return told
+    return notifications
 
 
 def test_a_list_fills_the_cache() -> None:
@@ -74,21 +74,21 @@ def test_a_list_fills_the_cache() -> None:
 def test_an_object_that_a_list_lacks_is_removed_without_a_tombstone() -> None:
     """Events may have been missed, so the absence allows no irreversible action."""
     cache = filled(raw("a", 5), raw("b", 6))
-    told = heard(cache)
+    notifications = record_notifications(cache)
     cache.replace([raw("b", 6)], 30)
     assert names(cache) == ["b"]
     assert cache.tombstone("ns", "a") is None
     assert not cache.is_lost("ns", "a")
-    assert told == [("uid-a", "")]
+    assert notifications == [("uid-a", "")]
 
 
 def test_a_list_notifies_listeners_only_of_changes() -> None:
     """Changes are modified, new and replaced objects."""
     cache = filled(raw("same", 5), raw("moved", 6), raw("exchanged", 7, uid="one"))
-    told = heard(cache)
+    notifications = record_notifications(cache)
     fresh = [raw("same", 5), raw("moved", 16, x=1), raw("exchanged", 17, uid="two"), raw("new", 18)]
     cache.replace(fresh, 30)
-    assert sorted(told) == [("", "uid-new"), ("one", "two"), ("uid-moved", "uid-moved")]
+    assert sorted(notifications) == [("", "uid-new"), ("one", "two"), ("uid-moved", "uid-moved")]
 
 
 @pytest.mark.parametrize("digest", [keep_all, facts], ids=["bytes", "facts alone"])
@@ -96,12 +96,12 @@ def test_a_new_resource_version_without_another_change_notifies_no_listener(dige
     """The new resourceVersion is cached for later writes."""
     cache = Cache(digest)
     cache.replace([raw("a", 5, node="one")], 5)
-    told = heard(cache)
+    notifications = record_notifications(cache)
     cache.put(raw("a", 6, node="one"))
     entry = found(cache, "a")
-    assert (entry.version, b'"resourceVersion":"6"' in entry.raw, told) == (6, digest is keep_all, [])
+    assert (entry.version, b'"resourceVersion":"6"' in entry.raw, notifications) == (6, digest is keep_all, [])
     cache.put(raw("a", 7, node="two"))
-    assert told == [("uid-a", "uid-a")]
+    assert notifications == [("uid-a", "uid-a")]
 
 
 def test_a_list_does_not_undo_newer_writes() -> None:
@@ -109,10 +109,10 @@ def test_a_list_does_not_undo_newer_writes() -> None:
     cache = filled(raw("changed", 5), raw("old", 6))
     cache.apply_response(raw("made", 31))
     cache.apply_response(raw("changed", 32))
-    told = heard(cache)
+    notifications = record_notifications(cache)
     cache.replace([raw("changed", 5)], 30)
     assert sorted((entry.name, entry.version) for entry in cache) == [("changed", 32), ("made", 31)]
-    assert told == [("uid-old", "")]
+    assert notifications == [("uid-old", "")]
     cache.remove(raw("made", 40))
     assert names(cache) == ["changed"]
 
@@ -131,49 +131,49 @@ def test_a_list_after_mark_stale_replaces_newer_objects_too() -> None:
 def test_only_a_newer_resource_version_replaces_an_object() -> None:
     """The order of arrival does not matter, and the version of the cache only increases."""
     cache = filled(raw("a", 5))
-    told = heard(cache)
+    notifications = record_notifications(cache)
     cache.put(raw("a", 25, x=1))
     cache.put(raw("a", 24, x=2))
     cache.put(raw("a", 25, x=3))
     entry = found(cache, "a")
     assert entry.manifest()["x"] == 1
     assert cache.version == 25
-    assert told == [("uid-a", "uid-a")]
+    assert notifications == [("uid-a", "uid-a")]
 
 
 def test_listeners_receive_the_old_and_the_new_object_if_the_uid_changes() -> None:
     """They can recognize that another object has the same name."""
     cache = filled(raw("a", 5, uid="one"))
-    told = heard(cache)
+    notifications = record_notifications(cache)
     cache.put(raw("a", 25, uid="two"))
-    assert told == [("one", "two")]
+    assert notifications == [("one", "two")]
 
 
 def test_late_events_of_an_old_object_do_not_replace_its_successor() -> None:
     """The response to our create may arrive before the watch delivers the deletion of the old object."""
     cache = filled(raw("a", 5, uid="one"))
     cache.apply_response(raw("a", 25, uid="two"))
-    told = heard(cache)
+    notifications = record_notifications(cache)
     cache.put(raw("a", 23, uid="one", deleting=True))
     cache.remove(raw("a", 24, uid="one"))
     entry = found(cache, "a")
     assert entry.uid == "two"
     assert cache.tombstone("ns", "a") is None
-    assert told == []
+    assert notifications == []
 
 
 def test_a_deletion_on_the_watch_leaves_a_tombstone() -> None:
     """It does so also for an unknown object, and the tombstone has the object's last facts."""
     cache = Cache(facts)
     cache.replace([raw("a", 5, node="n1")], 10)
-    told = heard(cache)
+    notifications = record_notifications(cache)
     cache.remove(raw("a", 25, node="n2"))
     assert names(cache) == []
     assert cache.tombstone("ns", "a") == Tombstone("uid-a", "n2")
     cache.remove(raw("unknown", 26))
     assert cache.tombstone("ns", "unknown") == Tombstone("uid-unknown", None)
     assert cache.version == 26
-    assert told == [("uid-a", "")]
+    assert notifications == [("uid-a", "")]
     cache.put(raw("a", 27, uid="two"))
     assert cache.tombstone("ns", "a") is None
 
@@ -212,12 +212,12 @@ def test_a_quorum_read_without_a_result_leaves_a_tombstone() -> None:
     """A 404 proves that the name has no object, although no deletion was seen."""
     cache = Cache(facts)
     cache.replace([raw("a", 5, node="n1")], 10)
-    told = heard(cache)
+    notifications = record_notifications(cache)
     cache.confirm_absent("ns", "a")
     cache.confirm_absent("ns", "never")
     assert cache.tombstone("ns", "a") == Tombstone("uid-a", "n1", seen=False)
     assert cache.tombstone("ns", "never") == Tombstone("", None, seen=False)
-    assert told == [("uid-a", "")]
+    assert notifications == [("uid-a", "")]
 
 
 def test_a_quorum_read_does_not_remove_an_object_that_the_watch_added_since() -> None:
@@ -349,13 +349,13 @@ def test_single_objects_stay_decoded_and_listed_objects_do_not() -> None:
 
 def test_on_sync_listeners_are_called_when_the_cache_becomes_synced() -> None:
     """They are called after the changes of the first list and of a list after mark_stale, and not after others."""
-    cache, told = Cache(), list[int]()
-    cache.on_sync(lambda: told.append(len(cache)))
+    cache, calls = Cache(), list[int]()
+    cache.on_sync(lambda: calls.append(len(cache)))
     cache.replace([raw("a", 5)], 10)
     cache.replace([raw("a", 5), raw("b", 6)], 11)
     cache.mark_stale()
     cache.replace([raw("a", 5), raw("b", 6)], 12)
-    assert told == [1, 2]
+    assert calls == [1, 2]
 
 
 def test_a_copy_of_a_cache_is_independent() -> None:
@@ -363,7 +363,7 @@ def test_a_copy_of_a_cache_is_independent() -> None:
     cache = Cache(facts, {"node": node})
     cache.replace([raw("a", 5, node="n1"), raw("b", 6)], 10)
     cache.confirm_absent("ns", "b")
-    told = heard(cache)
+    notifications = record_notifications(cache)
     copy = cache.copy()
     assert (names(copy), copy.synced, copy.version, copy.tombstone("ns", "b")) == (
         ["a"],
@@ -374,7 +374,7 @@ def test_a_copy_of_a_cache_is_independent() -> None:
     assert [entry.name for entry in copy.select("node", "n1")] == ["a"]
     copy.put(raw("c", 12))
     copy.confirm_absent("ns", "a")
-    assert (names(cache), names(copy), told) == (["a"], ["c"], [])
+    assert (names(cache), names(copy), notifications) == (["a"], ["c"], [])
 
 
 def test_the_number_of_tombstones_is_limited() -> None:
@@ -424,15 +424,15 @@ def test_responses_applied_at_any_time_do_not_change_the_final_state(
     steps: list[tuple[str, str]], data: st.DataObject
 ) -> None:
     """With and without early or late responses, the cache has the same objects in the end."""
-    told: list[tuple[str, bytes]] = []
+    notifications: list[tuple[str, bytes]] = []
     uids = dict.fromkeys("abc", 0)
     for version, (verb, name) in enumerate(steps, 11):
         uids[name] += verb == "successor"
-        told.append(("remove" if verb == "remove" else "put", raw(name, version, uid=f"{name}{uids[name]}")))
+        notifications.append(("remove" if verb == "remove" else "put", raw(name, version, uid=f"{name}{uids[name]}")))
         uids[name] += verb == "remove"
     plain, eager = filled(), filled()
-    for at, (verb, body) in enumerate(told):
-        for early in data.draw(st.lists(st.sampled_from(told[: at + 2]), max_size=2)):
+    for at, (verb, body) in enumerate(notifications):
+        for early in data.draw(st.lists(st.sampled_from(notifications[: at + 2]), max_size=2)):
             if early[0] == "put":
                 eager.apply_response(early[1])
         getattr(plain, verb)(body)

@@ -19,10 +19,10 @@ def phase_of(given: bytes) -> Transformed:
 
 def filled(*, remembers: int = 0) -> tuple[Cache, list[Delta]]:
     """Make a cache with one object, and a list of its later changes."""
-    cache, told = Cache(phase_of, remembers=remembers), list[Delta]()
+    cache, deltas = Cache(phase_of, remembers=remembers), list[Delta]()
     cache.replace([raw("a", 5)], 5)
-    cache.subscribe(told.append)
-    return cache, told
+    cache.subscribe(deltas.append)
+    return cache, deltas
 
 
 def test_the_response_to_our_deletion_removes_only_the_object_with_its_uid() -> None:
@@ -38,41 +38,41 @@ def test_the_response_to_our_deletion_removes_only_the_object_with_its_uid() -> 
 
 def test_a_deletion_event_after_a_read_updates_the_tombstone_and_notifies_listeners() -> None:
     """Listeners get the final state of the object although they know already that it is deleted."""
-    cache, told = filled()
+    cache, deltas = filled()
     cache.confirm_absent("ns", "a")
     assert cache.tombstone("ns", "a") == Tombstone("uid-a", "Running", seen=False)
-    told.clear()
+    deltas.clear()
     cache.remove(raw("a", 6, phase="Failed"))
     assert cache.tombstone("ns", "a") == Tombstone("uid-a", "Failed", seen=True)
-    ((before, after),) = told
+    ((before, after),) = deltas
     assert (before and before.facts, after) == ("Failed", None)
 
 
 def test_listeners_are_not_notified_twice_of_a_certain_deletion() -> None:
     """The watch delivers our own deletions too, and that of another object than the one a read found missing."""
-    cache, told = filled()
+    cache, deltas = filled()
     cache.confirm_deleted("ns", "a", "uid-a")
     assert cache.tombstone("ns", "a") == Tombstone("uid-a", "Running", seen=True)
-    told.clear()
+    deltas.clear()
     cache.remove(raw("a", 6))
-    assert told == []
-    cache, told = filled()
+    assert deltas == []
+    cache, deltas = filled()
     cache.confirm_absent("ns", "a")
-    told.clear()
+    deltas.clear()
     cache.remove(raw("a", 6, uid="another"))
-    assert told == []
+    assert deltas == []
 
 
 def test_invalidate_only_removes_the_tombstone() -> None:
     """The name still counts as empty, and late events of the old object are ignored."""
-    cache, told = filled()
+    cache, deltas = filled()
     cache.remove(raw("a", 6))
-    told.clear()
+    deltas.clear()
     cache.invalidate("ns", "a")
     assert cache.tombstone("ns", "a") is None
     cache.put(raw("a", 5))
     assert cache.get("ns", "a") is None
-    assert told == []
+    assert deltas == []
 
 
 def test_a_read_or_a_seen_deletion_restores_the_tombstone_after_invalidate() -> None:

@@ -8,7 +8,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
-from kubelet_lab import Notes
+from kubelet_lab import RecordingLogger
 from kubelet_pki import CLIENT, DAY, SERVER, Identity, Pki, write
 
 from tensile.errors import TensileError
@@ -66,13 +66,13 @@ def test_the_error_for_an_unusable_certificate_and_key_names_file_problem_and_re
     """It starts with the topology field and contains no key."""
     files = write(tmp_path, Identity(*pair(pki)))
     with pytest.raises(TensileError) as error:
-        ServingCertificate(Notes(), ADDRESS, files).context("virtual-a", "")
-    said = str(error.value)
+        ServingCertificate(RecordingLogger(), ADDRESS, files).context("virtual-a", "")
+    message = str(error.value)
     field = "kubelet.tlsCertFile" if which == "tls.crt" else "kubelet.tlsKeyFile"
-    assert said.startswith(f"{field}: {tmp_path / which}: ")
-    assert what in said
-    assert said.count(": ") >= 3
-    assert "PRIVATE KEY-----\n" not in said
+    assert message.startswith(f"{field}: {tmp_path / which}: ")
+    assert what in message
+    assert message.count(": ") >= 3
+    assert "PRIVATE KEY-----\n" not in message
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_the_error_for_an_unreadable_file_names_only_that_file(
     if spoil == "folder":
         (tmp_path / which).mkdir()
     with pytest.raises(TensileError, match=what) as error:
-        ServingCertificate(Notes(), ADDRESS, files).context("virtual-a", "")
+        ServingCertificate(RecordingLogger(), ADDRESS, files).context("virtual-a", "")
     other = "tls.key" if which == "tls.crt" else "tls.crt"
     assert which in str(error.value)
     assert other not in str(error.value)
@@ -99,7 +99,7 @@ def test_text_before_a_key_and_a_certificate_chain_are_accepted(tmp_path: Path, 
     """The key file may begin with comments or a certificate."""
     mixed = b"Bag Attributes\n  friendlyName: node\n" + pki.serving.certificate + pki.serving.key
     chain = pki.serving.certificate + pki.servers.pem.encode()
-    log = Notes()
+    log = RecordingLogger()
     ServingCertificate(log, ADDRESS, write(tmp_path, Identity(chain, mixed))).context("virtual-a", "")
     assert log.entries == []
     assert pair_fault("a", "b", chain, mixed) is None
@@ -122,19 +122,19 @@ DOUBTFUL = [
 ]
 
 
-@pytest.mark.parametrize(("made", "address", "words"), DOUBTFUL)
+@pytest.mark.parametrize(("made", "address", "expected"), DOUBTFUL)
 def test_a_certificate_that_callers_may_refuse_is_served_and_warned_about_once(
-    tmp_path: Path, pki: Pki, made: dict[str, object], address: str, words: list[str]
+    tmp_path: Path, pki: Pki, made: dict[str, object], address: str, expected: list[str]
 ) -> None:
     """Each warning has the file, and is not repeated for other nodes."""
     files = write(tmp_path, pki.servers.issue("node", **{"usage": SERVER, **made}))
-    log = Notes()
+    log = RecordingLogger()
     serving = ServingCertificate(log, address, files)
     for node in ("virtual-a", "virtual-b", "virtual-a"):
         serving.context(node, "")
-    said = [str(fields["why"]) for _, fields in log.entries]
-    assert len(said) == len(words)
-    for doubt, part in zip(said, words, strict=True):
+    reasons = [str(fields["why"]) for _, fields in log.entries]
+    assert len(reasons) == len(expected)
+    for doubt, part in zip(reasons, expected, strict=True):
         assert doubt.startswith(f"kubelet.tlsCertFile: {files.certificate}: ")
         assert part in doubt
 
@@ -142,7 +142,7 @@ def test_a_certificate_that_callers_may_refuse_is_served_and_warned_about_once(
 def test_a_certificate_that_expires_while_it_is_served_is_warned_about(tmp_path: Path, pki: Pki) -> None:
     """The files do not change; after a renewal, the next expiry is warned about again."""
     now = [datetime.now(UTC)]
-    log = Notes()
+    log = RecordingLogger()
     serving = ServingCertificate(log, ADDRESS, write(tmp_path, pki.serving), now=lambda: now[0])
     serving.context("virtual-a", "")
     assert log.entries == []
@@ -176,7 +176,7 @@ def test_a_valid_certificate_causes_no_warning(pki: Pki) -> None:
 
 async def test_a_private_key_in_place_of_a_client_ca_is_reported_without_showing_it(tmp_path: Path, pki: Pki) -> None:
     """The warning differs from that for other invalid content."""
-    file, log = tmp_path / "ca.crt", Notes()
+    file, log = tmp_path / "ca.crt", RecordingLogger()
     file.write_bytes(pki.serving.key)
     await ClientCA(log, file).pem()
     assert "a private key but no certificate" in str(log.entries)
@@ -185,16 +185,16 @@ async def test_a_private_key_in_place_of_a_client_ca_is_reported_without_showing
 
 async def test_a_client_ca_with_problems_is_used_and_warned_about(tmp_path: Path, pki: Pki) -> None:
     """A valid CA causes no warning."""
-    file, log = tmp_path / "ca.crt", Notes()
+    file, log = tmp_path / "ca.crt", RecordingLogger()
     file.write_bytes(pki.apiserver.certificate + pki.expired.certificate)
     assert await ClientCA(log, file).pem() != ""
-    said = [str(fields["why"]) for _, fields in log.entries]
-    assert [("expired" in each, "not a CA certificate" in each) for each in said] == [
+    reasons = [str(fields["why"]) for _, fields in log.entries]
+    assert [("expired" in each, "not a CA certificate" in each) for each in reasons] == [
         (False, True),
         (True, False),
         (False, True),
     ]
-    assert all("kube-apiserver" in each for each in said)
+    assert all("kube-apiserver" in each for each in reasons)
     log.entries.clear()
     file.write_text(pki.clients.pem)
     await ClientCA(log, file).pem()
@@ -210,6 +210,6 @@ def test_a_pair_that_only_openssl_rejects_is_an_error_with_its_message(tmp_path:
     secret = key.private_bytes(PEM, PKCS8, serialization.NoEncryption())
     files = write(tmp_path, Identity(weak.public_bytes(PEM), secret))
     with pytest.raises(TensileError, match="TLS rejects it"):
-        ServingCertificate(Notes(), ADDRESS, ServingFiles(*files)).context("virtual-a", "")
+        ServingCertificate(RecordingLogger(), ADDRESS, ServingFiles(*files)).context("virtual-a", "")
     with pytest.raises(OSError, match="TOO_SMALL"):
         tls_context(KeyPair(weak.public_bytes(PEM), secret), "")

@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 import pytest
-from podkit import below, place, pod
+from podkit import lower_context, make_lower_pod, pod
 from podviewkit import reflected_conditions, upper_status
 
 from tensile.kubelet.pods.conditions import DISRUPTION
@@ -60,7 +60,7 @@ def noted(**notes: str) -> dict[str, Any]:
 def test_an_invalid_record_of_keys_hides_no_desired_label(text: str) -> None:
     """It counts as absent, so the desired labels are written."""
     lower = noted(**{WRITTEN_KEYS: text, WRITTEN_IMAGES: text})
-    written = mutable_metadata(pod(labels={"app": "1", "new": "x"}), place(), lower)
+    written = mutable_metadata(pod(labels={"app": "1", "new": "x"}), lower_context(), lower)
     assert written["labels"]["new"] == "x"
     assert orjson.loads(written["annotations"][WRITTEN_KEYS])["labels"]
 
@@ -68,7 +68,10 @@ def test_an_invalid_record_of_keys_hides_no_desired_label(text: str) -> None:
 @pytest.mark.parametrize("text", ['{"labels":5}', '{"labels":"app"}', '{"labels":{"app":1}}', '{"labels":null}'])
 def test_a_record_of_keys_in_another_form_counts_as_absent(text: str) -> None:
     """So a key that another client set in the lower pod is overwritten, as without a record."""
-    assert mutable_metadata(pod(labels={"app": "1"}), place(), noted(**{WRITTEN_KEYS: text}))["labels"]["app"] == "1"
+    assert (
+        mutable_metadata(pod(labels={"app": "1"}), lower_context(), noted(**{WRITTEN_KEYS: text}))["labels"]["app"]
+        == "1"
+    )
 
 
 @pytest.mark.parametrize("text", TEXTS)
@@ -152,7 +155,7 @@ GRACES = (0, 1, 9_223_372_036, 99_999_999_999, 2**62, 2**63 - 1)
 def test_any_stored_deletion_time_and_grace_period_yields_a_valid_time(end: str, grace: int) -> None:
     """An apiserver accepts any number of seconds, and its clock wraps around."""
     ending = {"deletionTimestamp": end, "deletionGracePeriodSeconds": grace}
-    lower = below({"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}, **ending)
+    lower = make_lower_pod({"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}, **ending)
     since = reflected_conditions(pod(), lower, 1)[DISRUPTION]
     assert since is not None
     assert len(since["lastTransitionTime"]) == len("2026-11-23T04:39:20Z")
@@ -161,12 +164,14 @@ def test_any_stored_deletion_time_and_grace_period_yields_a_valid_time(end: str,
 
 
 @pytest.mark.parametrize("grace", [*GRACES, -1, -(2**63)])
-@pytest.mark.parametrize("asked", [None, 0, 30, 2**63 - 1])
-def test_the_planned_deletion_of_a_pod_with_any_grace_period_has_a_valid_time(grace: int, asked: int | None) -> None:
+@pytest.mark.parametrize("requested", [None, 0, 30, 2**63 - 1])
+def test_the_planned_deletion_of_a_pod_with_any_grace_period_has_a_valid_time(
+    grace: int, requested: int | None
+) -> None:
     """It is valid also after a second deletion."""
     now = datetime(2026, 11, 23, tzinfo=UTC)
     upper = pod({"terminationGracePeriodSeconds": grace})
-    once = marked_for_deletion(POD, upper, asked, now)
+    once = marked_for_deletion(POD, upper, requested, now)
     again = marked_for_deletion(POD, once, 0, now)
     for ending in (once, again):
         assert len(ending["metadata"]["deletionTimestamp"]) == len("2026-11-23T04:39:20Z")

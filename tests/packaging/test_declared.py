@@ -20,8 +20,8 @@ READ = {"tzdata"}
 def declared() -> set[str]:
     """Return the packages that pyproject.toml requires, with those of the extra `otel`."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    asked = [*project["dependencies"], *project["optional-dependencies"]["otel"]]
-    return {canonicalize_name(Requirement(text).name) for text in asked}
+    declared_names = [*project["dependencies"], *project["optional-dependencies"]["otel"]]
+    return {canonicalize_name(Requirement(text).name) for text in declared_names}
 
 
 def imported() -> set[str]:
@@ -63,7 +63,7 @@ def test_the_imported_packages_are_exactly_the_declared_ones() -> None:
 
 def test_importing_the_program_does_not_load_rich() -> None:
     """Neither typer nor structlog needs it, and structlog would load it at each start."""
-    words = "import tensile.__main__, tensile.engine.run, sys; print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, check=True).stdout.split()
+    script = "import tensile.__main__, tensile.engine.run, sys; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
     assert "structlog" in loaded
     assert "rich.console" not in loaded

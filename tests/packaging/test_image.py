@@ -21,7 +21,7 @@ def steps() -> list[tuple[str, str]]:
     """Return the instructions of the Dockerfile, each with its arguments in one line."""
     text = re.sub(r"^#.*\n", "", (ROOT / "Dockerfile").read_text(), flags=re.MULTILINE)
     lines = re.sub(r"\\\n", " ", text).splitlines()
-    return [(name, words.strip()) for line in lines if line.strip() for name, _, words in [line.partition(" ")]]
+    return [(name, arguments.strip()) for line in lines if line.strip() for name, _, arguments in [line.partition(" ")]]
 
 
 def last_stage() -> list[tuple[str, str]]:
@@ -49,12 +49,12 @@ def needed(name: str, extras: frozenset[str] = frozenset()) -> dict[str, frozens
     while waiting:
         one, wanted = waiting.pop()
         for requirement in map(Requirement, distribution(one).requires or ()):
-            asked = requirement.marker is None or any(
+            is_wanted = requirement.marker is None or any(
                 requirement.marker.evaluate({"extra": extra}) for extra in wanted | {""}
             )
             key = canonicalize_name(requirement.name)
             more = frozenset(requirement.extras)
-            if asked and (key not in found or not more <= found[key]):
+            if is_wanted and (key not in found or not more <= found[key]):
                 found[key] = found.get(key, frozenset()) | more
                 waiting.append((key, found[key]))
     return found
@@ -113,32 +113,34 @@ def test_the_build_context_excludes_bytecode() -> None:
 
 def test_the_image_runs_as_a_numeric_non_root_user() -> None:
     """A cluster with runAsNonRoot can only check a numeric user ID."""
-    users = [words for name, words in last_stage() if name == "USER"]
+    users = [arguments for name, arguments in last_stage() if name == "USER"]
     assert users == ["65532:65532"]
 
 
 def test_the_entrypoint_of_the_image_is_tensile_without_a_shell() -> None:
     """`args` of a container are arguments of `tensile`, which receives signals directly."""
-    assert [words for name, words in last_stage() if name in ("ENTRYPOINT", "CMD")] == ['["tensile"]']
+    assert [arguments for name, arguments in last_stage() if name in ("ENTRYPOINT", "CMD")] == ['["tensile"]']
 
 
 def test_the_last_stage_of_the_image_only_copies_the_installation() -> None:
     """No command runs there, so the image has no caches, tools or timestamps of the build."""
-    assert [words for name, words in last_stage() if name == "RUN"] == []
-    assert [words for name, words in last_stage() if name == "COPY"] == ["--from=installed /opt/tensile /opt/tensile"]
+    assert [arguments for name, arguments in last_stage() if name == "RUN"] == []
+    assert [arguments for name, arguments in last_stage() if name == "COPY"] == [
+        "--from=installed /opt/tensile /opt/tensile"
+    ]
 
 
 def test_every_stage_of_the_image_starts_from_the_base_argument() -> None:
     """Bytecode and virtual environment only work with the Python that they were created with."""
-    names = [words.split(" AS ") for name, words in steps() if name == "FROM"]
+    names = [arguments.split(" AS ") for name, arguments in steps() if name == "FROM"]
     stages = {stage for _, *rest in names for stage in rest}
     assert {base for base, *_ in names if base not in stages} == {"${BASE}"}
-    assert next(words for name, words in steps() if name == "ARG").startswith("BASE=python:3.11-slim")
+    assert next(arguments for name, arguments in steps() if name == "ARG").startswith("BASE=python:3.11-slim")
 
 
 def test_packages_are_installed_with_hashes_or_without_a_network() -> None:
     """Each installation requires hashes, or uses only packages that were built here."""
-    text = " ".join(words for name, words in steps() if name == "RUN")
+    text = " ".join(arguments for name, arguments in steps() if name == "RUN")
     calls = [one for one in re.split(r"&&", text) if re.search(r"\binstall\b", one)]
     assert len(calls) == 3
     assert all("--require-hashes" in one or "--no-index" in one for one in calls)

@@ -35,13 +35,13 @@ def test_the_page_names_exactly_the_packages_with_a_copyleft_license() -> None:
 
 def test_packages_with_only_a_license_classifier_have_the_text_of_that_license() -> None:
     """A classifier can mean several licenses, and the text shows which one it is."""
-    said = {one.name: distribution(one.name) for one in PACKAGES}
+    distributions = {one.name: distribution(one.name) for one in PACKAGES}
     bare = {
         name: next(CLASSIFIED[one] for one in package.metadata.get_all("Classifier", []) if one in CLASSIFIED)
-        for name, package in said.items()
+        for name, package in distributions.items()
         if not package.metadata.get("License-Expression") and not package.metadata.get("License")
     }
     assert set(bare.values()) == set(CLASSIFIED.values())
     for name, licence in bare.items():
-        text = " ".join(" ".join(path.read_text() for path in texts(said[name])).split())
+        text = " ".join(" ".join(path.read_text() for path in texts(distributions[name])).split())
         assert WORDS[licence].lower() in text.lower(), name

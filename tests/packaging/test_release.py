@@ -17,20 +17,20 @@ WORKFLOW = ROOT / ".github" / "workflows" / "release.yaml"
 DATE, TIME = "1700000000", "2023-11-14T22:13:20+00:00"
 
 
-def make(*words: str, code: int = 0) -> str:
+def make(*arguments: str, code: int = 0) -> str:
     """Run make without echoing commands, check its exit code, and return its output."""
-    done = subprocess.run(["make", "--silent", *words], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(["make", "--silent", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout
 
 
 def test_the_release_notes_are_the_changelog_section_of_the_version() -> None:
     """They contain no unreleased changes."""
-    told = make("notes", f"TAG=v{tensile.__version__}")
-    assert told.startswith(f"## [{tensile.__version__}] - ")
-    assert told in (ROOT / "CHANGELOG.md").read_text()
-    assert re.findall(r"^## ", told, re.MULTILINE) == ["## "]
-    assert make("notes") == told
+    notes = make("notes", f"TAG=v{tensile.__version__}")
+    assert notes.startswith(f"## [{tensile.__version__}] - ")
+    assert notes in (ROOT / "CHANGELOG.md").read_text()
+    assert re.findall(r"^## ", notes, re.MULTILINE) == ["## "]
+    assert make("notes") == notes
 
 
 def test_making_release_notes_for_another_version_fails() -> None:
@@ -40,9 +40,9 @@ def test_making_release_notes_for_another_version_fails() -> None:
 
 def test_the_release_workflow_only_runs_for_tags_and_uses_existing_make_targets() -> None:
     """It uses no actions, because they are third-party programs that may change."""
-    told = yaml.load(WORKFLOW.read_text(), Loader=yaml.BaseLoader)  # in which `on` stays a string
-    assert told["on"] == {"push": {"tags": ["v*"]}}
-    steps = told["jobs"]["release"]["steps"]
+    workflow = yaml.load(WORKFLOW.read_text(), Loader=yaml.BaseLoader)  # in which `on` stays a string
+    assert workflow["on"] == {"push": {"tags": ["v*"]}}
+    steps = workflow["jobs"]["release"]["steps"]
     assert [step for step in steps if "uses" in step] == []
     used = re.findall(r"\bmake (?:--silent )?(\w+)", " ".join(step["run"] for step in steps))
     assert used == ["notes", "dist"]
@@ -53,18 +53,18 @@ def test_the_release_workflow_only_runs_for_tags_and_uses_existing_make_targets(
 def sbom(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """The SBOM as `make sbom` writes it; the first time, the packages of its tool are installed."""
     dist = tmp_path_factory.mktemp("sbom")
-    said = make("sbom", f"DIST={dist}", f"SOURCE_DATE_EPOCH={DATE}").splitlines()[-1]
-    assert Path(said).name == f"tensile_kube-{tensile.__version__}.cdx.json"
-    return Path(said).read_bytes()
+    path = make("sbom", f"DIST={dist}", f"SOURCE_DATE_EPOCH={DATE}").splitlines()[-1]
+    assert Path(path).name == f"tensile_kube-{tensile.__version__}.cdx.json"
+    return Path(path).read_bytes()
 
 
 def test_the_sbom_lists_exactly_the_installed_packages_with_their_licenses(sbom: bytes) -> None:
     """The packages and versions are those of the page of licenses."""
-    told = orjson.loads(sbom)
-    assert (told["bomFormat"], told["metadata"]["timestamp"]) == ("CycloneDX", TIME)
-    root = told["metadata"]["component"]
+    document = orjson.loads(sbom)
+    assert (document["bomFormat"], document["metadata"]["timestamp"]) == ("CycloneDX", TIME)
+    root = document["metadata"]["component"]
     assert (root["name"], root["version"]) == ("tensile-kube", tensile.__version__)
-    found = {canonicalize_name(one["name"]): one for one in told["components"]}
+    found = {canonicalize_name(one["name"]): one for one in document["components"]}
     wanted = {one.name: one for one in packages()}
     assert set(found) == set(wanted)
     assert {name: one["version"] for name, one in found.items()} == {name: one.version for name, one in wanted.items()}
@@ -73,8 +73,8 @@ def test_the_sbom_lists_exactly_the_installed_packages_with_their_licenses(sbom:
 
 def test_the_sbom_has_the_dependencies_of_the_program_and_its_packages(sbom: bytes) -> None:
     """They refer to components of the SBOM."""
-    told = orjson.loads(sbom)
-    needs = {one["ref"]: one.get("dependsOn", []) for one in told["dependencies"]}
-    references = {one["bom-ref"] for one in told["components"]}
+    document = orjson.loads(sbom)
+    needs = {one["ref"]: one.get("dependsOn", []) for one in document["dependencies"]}
+    references = {one["bom-ref"] for one in document["components"]}
     assert {one for found in needs.values() for one in found} <= references
-    assert len(needs[told["metadata"]["component"]["bom-ref"]]) > 10
+    assert len(needs[document["metadata"]["component"]["bom-ref"]]) > 10

@@ -47,9 +47,9 @@ def built(place: Path, dist: Path, *, target: str = "wheel") -> Path:
         command, cwd=place, env={**os.environ, "SOURCE_DATE_EPOCH": DATE}, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    said = Path(done.stdout.splitlines()[-1])
-    assert list(dist.iterdir()) == [said]
-    return said
+    path = Path(done.stdout.splitlines()[-1])
+    assert list(dist.iterdir()) == [path]
+    return path
 
 
 @pytest.fixture(scope="module")
@@ -117,11 +117,11 @@ def test_the_source_distribution_builds_the_same_wheel(sdist: Path, wheel: Path,
 
 def test_the_wheel_has_version_readme_and_license_in_its_metadata(wheel: Path) -> None:
     """The version is that of the package, and the license text is included."""
-    told = metadata(wheel)
-    assert (told["Name"], told["Version"]) == ("tensile-kube", tensile.__version__)
-    assert (told["License-Expression"], told["License-File"]) == ("Apache-2.0", "LICENSE")
-    assert told["Description-Content-Type"] == "text/markdown"
-    assert told.get_payload().strip() == (ROOT / "README.md").read_text().strip()
+    fields = metadata(wheel)
+    assert (fields["Name"], fields["Version"]) == ("tensile-kube", tensile.__version__)
+    assert (fields["License-Expression"], fields["License-File"]) == ("Apache-2.0", "LICENSE")
+    assert fields["Description-Content-Type"] == "text/markdown"
+    assert fields.get_payload().strip() == (ROOT / "README.md").read_text().strip()
     with ZipFile(wheel) as archive:
         licence = next(name for name in archive.namelist() if name.endswith("licenses/LICENSE"))
         assert archive.read(licence) == (ROOT / "LICENSE").read_bytes()
@@ -153,7 +153,7 @@ def test_the_installed_wheel_runs_outside_of_the_repository(installed: Path, tmp
     (tmp_path / "topology.yaml").write_bytes((ROOT / "topology.example.yaml").read_bytes())
     variables = {**os.environ, "PYTHONPATH": str(installed)}
     where = [sys.executable, "-c", "import tensile; print(tensile.__file__)"]
-    for arguments, said in (
+    for arguments, expected in (
         (where, str(installed / "tensile")),
         ([sys.executable, "-m", "tensile", "--version"], f"tensile {tensile.__version__}"),
         ([sys.executable, "-m", "tensile", "validate"], ""),
@@ -162,7 +162,7 @@ def test_the_installed_wheel_runs_outside_of_the_repository(installed: Path, tmp
             arguments, cwd=tmp_path, env=variables, capture_output=True, text=True, check=False, timeout=60
         )
         assert done.returncode == 0, done.stderr
-        assert done.stdout.startswith(said)
+        assert done.stdout.startswith(expected)
 
 
 @pytest.mark.parametrize(

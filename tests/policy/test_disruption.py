@@ -3,10 +3,10 @@
 from typing import Any
 
 import pytest
-from deschedulingkit import A, B, ground, seeker
-from previewkit import create, delete, operate, previewed, seen_as
-from servicekit import endpoint, sliced
-from worldkit import put, twin, upper_pod, world
+from deschedulingkit import A, B, descheduling_world, requesting_pod
+from previewkit import create, delete, json_patch, observed_object, previewed
+from servicekit import endpoint, endpoint_slice
+from worldkit import make_lower_pod, make_upper_pod, make_world, put
 
 from tensile.names import NOWHERE
 from tensile.objects import CLAIM, ENDPOINT_SLICE, NODE, POD, SECRET, SERVICE, UPPER, Manifest, Ref
@@ -34,18 +34,18 @@ TWIN = Ref(A, POD, "default", "web")
 
 def running(*names: str, status: Manifest | None = None, more: str = "", **meta: Any) -> World:
     """Return a world with running pods in lower-a and their lower pods."""
-    here = world(more=more)
+    world = make_world(more=more)
     for name in names or ("web",):
-        pod = upper_pod(name, status=status or RUNNING, **meta)
-        put(here.lowers[A].upper_pods, pod)
-        put(here.lowers[A].pods, twin(pod, RUNNING))
-    return here
+        pod = make_upper_pod(name, status=status or RUNNING, **meta)
+        put(world.lowers[A].upper_pods, pod)
+        put(world.lowers[A].pods, make_lower_pod(pod, RUNNING))
+    return world
 
 
-def cost(here: World, *steps: Step, moves: dict[Ref, PodMove | None] | None = None, **more: Any) -> Disruption:
+def cost(world: World, *steps: Step, moves: dict[Ref, PodMove | None] | None = None, **more: Any) -> Disruption:
     """Return the disruption of some steps."""
-    seen = {one.ref: seen_as({"spec": {"containers": [{"name": "main", "image": "app:1"}]}}) for one in steps}
-    return disruption(previewed(*steps, seen=seen).changes, here, moves or {}, **more)
+    seen = {one.ref: observed_object({"spec": {"containers": [{"name": "main", "image": "app:1"}]}}) for one in steps}
+    return disruption(previewed(*steps, seen=seen).changes, world, moves or {}, **more)
 
 
 def pod(name: str = "web", *targets: str) -> DisruptedPod:
@@ -60,8 +60,8 @@ def test_a_replaced_lower_pod_is_a_restart() -> None:
 
 def test_a_changed_image_is_a_restart_and_a_changed_label_is_not() -> None:
     """The kubelet restarts a container only if its image changes."""
-    image = operate(TWIN, {"op": "replace", "path": "/spec/containers/0/image", "value": "app:2"})
-    label = operate(TWIN, {"op": "add", "path": "/metadata/labels", "value": {"image": "app:2"}})
+    image = json_patch(TWIN, {"op": "replace", "path": "/spec/containers/0/image", "value": "app:2"})
+    label = json_patch(TWIN, {"op": "add", "path": "/metadata/labels", "value": {"image": "app:2"}})
     assert cost(running(), image).restarted == (pod(),)
     assert cost(running(), label) == Disruption()
 
@@ -69,9 +69,9 @@ def test_a_changed_image_is_a_restart_and_a_changed_label_is_not() -> None:
 def test_a_deleted_lower_pod_ends_the_pod() -> None:
     """That holds whether or not its upper pod is known."""
     assert cost(running(), delete(TWIN)).ended == (pod(),)
-    here = running()
-    here.lowers[A].upper_pods.replace((), 9)
-    assert cost(here, delete(TWIN)).ended == (pod(),)
+    world = running()
+    world.lowers[A].upper_pods.replace((), 9)
+    assert cost(world, delete(TWIN)).ended == (pod(),)
 
 
 @pytest.mark.parametrize("targets", [(B,), ()], ids=["moved", "stranded"])
@@ -99,18 +99,18 @@ def test_an_evicted_pod_without_a_known_move_is_only_evicted() -> None:
 )
 def test_pending_terminated_and_deleted_pods_cost_nothing(status: Manifest, meta: dict[str, Any]) -> None:
     """They never ran, have terminated, or were deleted by a user."""
-    here = world()
-    upper = upper_pod("web", status=status, **meta)
-    put(here.lowers[A].upper_pods, upper)
-    put(here.lowers[A].pods, twin(upper, status))
+    world = make_world()
+    upper = make_upper_pod("web", status=status, **meta)
+    put(world.lowers[A].upper_pods, upper)
+    put(world.lowers[A].pods, make_lower_pod(upper, status))
     steps = delete(WEB), delete(TWIN)
-    assert leaving(previewed(*steps).changes, here) == []
-    assert cost(here, *steps) == Disruption()
+    assert leaving(previewed(*steps).changes, world) == []
+    assert cost(world, *steps) == Disruption()
 
 
 def test_disruption_budgets_of_evicted_pods_are_reported() -> None:
     """A budget matches by namespace and selector, and has the disruptions that it allows now."""
-    here = running("web", "other", labels={"app": "web"})
+    world = running("web", "other", labels={"app": "web"})
 
     def budget(name: str, namespace: str = "default", **labels: str) -> Manifest:
         """Return a budget that allows one disruption."""
@@ -119,9 +119,9 @@ def test_disruption_budgets_of_evicted_pods_are_reported() -> None:
 
     steps = [delete(Ref(UPPER, POD, "default", name)) for name in ("web", "other")]
     given = [budget("db", app="db"), budget("web", app="web"), budget("web", "elsewhere", app="web")]
-    assert cost(here, *steps, budgets=given).budgets == (TouchedBudget("default", "web", 2, 1),)
-    assert cost(here, delete(TWIN), budgets=given, unknown_budgets="forbidden") == Disruption(ended=(pod(),))
-    assert cost(here, *steps, unknown_budgets="forbidden").unknown_budgets == "forbidden"
+    assert cost(world, *steps, budgets=given).budgets == (TouchedBudget("default", "web", 2, 1),)
+    assert cost(world, delete(TWIN), budgets=given, unknown_budgets="forbidden") == Disruption(ended=(pod(),))
+    assert cost(world, *steps, unknown_budgets="forbidden").unknown_budgets == "forbidden"
 
 
 def test_deleted_lower_claims_and_services_are_lost() -> None:
@@ -133,55 +133,59 @@ def test_deleted_lower_claims_and_services_are_lost() -> None:
 
 def test_services_lose_the_ready_endpoints_of_disrupted_pods() -> None:
     """They are counted against all ready endpoints of the Service; another address type is not counted twice."""
-    here = running(more="controllers: [Service]\n")
-    here.upper.more[ENDPOINT_SLICE].replace((), 1)
+    world = running(more="controllers: [Service]\n")
+    world.upper.more[ENDPOINT_SLICE].replace((), 1)
     ends = [endpoint("10.1.0.1"), endpoint("10.1.0.2"), endpoint("10.1.0.3", ready=False)]
-    put(here.upper.more[ENDPOINT_SLICE], sliced("web-1", *ends), sliced("db-1", endpoint("10.1.0.9"), of="db"))
-    assert cost(here, delete(WEB)).endpoints == (LostEndpoints("default", "web", 1, 2),)
-    assert cost(here).endpoints == ()
-    put(here.upper.more[ENDPOINT_SLICE], sliced("web-2", *ends) | {"addressType": "IPv6"})
-    assert cost(here, delete(WEB)).endpoints == (LostEndpoints("default", "web", 1, 2),)
+    put(
+        world.upper.more[ENDPOINT_SLICE],
+        endpoint_slice("web-1", *ends),
+        endpoint_slice("db-1", endpoint("10.1.0.9"), of="db"),
+    )
+    assert cost(world, delete(WEB)).endpoints == (LostEndpoints("default", "web", 1, 2),)
+    assert cost(world).endpoints == ()
+    put(world.upper.more[ENDPOINT_SLICE], endpoint_slice("web-2", *ends) | {"addressType": "IPv6"})
+    assert cost(world, delete(WEB)).endpoints == (LostEndpoints("default", "web", 1, 2),)
 
 
 def test_streams_of_a_node_end_if_it_is_deleted_or_its_kubelet_port_changes() -> None:
     """They count only if pods run there and the kubelet API has a port."""
     node = {"metadata": {"name": A}, "status": {"daemonEndpoints": {"kubeletEndpoint": {"Port": 10350}}}}
-    here = running()
-    put(here.upper.nodes, node)
-    assert cost(here).streams == ()
-    assert cost(here, delete(Ref(UPPER, NODE, "", A))).streams == (CutStreams(A, 1, "the node is deleted"),)
-    lower = here.lowers[A]
+    world = running()
+    put(world.upper.nodes, node)
+    assert cost(world).streams == ()
+    assert cost(world, delete(Ref(UPPER, NODE, "", A))).streams == (CutStreams(A, 1, "the node is deleted"),)
+    lower = world.lowers[A]
     lower.spec = lower.spec.model_copy(update={"node": lower.spec.node.model_copy(update={"kubelet_port": 10400})})
-    assert cost(here).streams == (CutStreams(A, 1, "its kubelet port changes from 10350 to 10400"),)
+    assert cost(world).streams == (CutStreams(A, 1, "its kubelet port changes from 10350 to 10400"),)
     closed = {"daemonEndpoints": {"kubeletEndpoint": {"Port": NOWHERE}}}
-    put(here.upper.nodes, {**node, "status": closed})
-    assert cost(here).streams == ()
-    put(here.upper.nodes, node)
+    put(world.upper.nodes, {**node, "status": closed})
+    assert cost(world).streams == ()
+    put(world.upper.nodes, node)
     lower.upper_pods.replace((), 9)
-    assert cost(here).streams == ()
+    assert cost(world).streams == ()
 
 
 def test_planned_moves_of_a_drain_need_the_real_nodes() -> None:
     """The first pod fits and the second does not; without the real nodes no move is planned."""
     drained = f"name: {A}, maintenance: drain", f"name: {B}"
-    here = ground(*drained)
+    world = descheduling_world(*drained)
     for name in ("one", "two"):
-        put(here.lowers[A].upper_pods, {**seeker(name, cpu="3"), "status": {"phase": "Running"}})
-    moves = dict(planned_moves(here))
+        put(world.lowers[A].upper_pods, {**requesting_pod(name, cpu="3"), "status": {"phase": "Running"}})
+    moves = dict(planned_moves(world))
     assert moves == {
         Ref(UPPER, POD, "default", "one"): PodMove(A, (B,), f"{B}-n1"),
         Ref(UPPER, POD, "default", "two"): None,
     }
-    assert not any(planned_moves(ground(*drained, more="")))
-    assert not any(planned_moves(ground()))
+    assert not any(planned_moves(descheduling_world(*drained, more="")))
+    assert not any(planned_moves(descheduling_world()))
 
 
 def test_no_moves_are_planned_while_real_nodes_are_not_synced() -> None:
     """A drain that starts the watch of real nodes must not appear as if no node had room."""
-    here = ground(f"name: {A}, maintenance: drain", f"name: {B}")
-    put(here.lowers[A].upper_pods, {**seeker("one", cpu="3"), "status": {"phase": "Running"}})
-    here.lowers[B].place_nodes.mark_stale()
-    assert not any(planned_moves(here))
+    world = descheduling_world(f"name: {A}, maintenance: drain", f"name: {B}")
+    put(world.lowers[A].upper_pods, {**requesting_pod("one", cpu="3"), "status": {"phase": "Running"}})
+    world.lowers[B].place_nodes.mark_stale()
+    assert not any(planned_moves(world))
 
 
 REPAIR = {"key": "repair", "value": "now", "effect": "NoExecute"}
@@ -189,10 +193,10 @@ REPAIR = {"key": "repair", "value": "now", "effect": "NoExecute"}
 
 def tainted(**spec: Any) -> tuple[World, Step]:
     """Return a world with a running pod whose node gets a taint from the topology, and the step that adds the taint."""
-    here = world(f"name: {A}, node: {{taints: [{{key: repair, value: now, effect: NoExecute}}]}}", f"name: {B}")
-    put(here.lowers[A].upper_pods, upper_pod("web", spec, status=RUNNING))
-    put(here.upper.nodes, {"metadata": {"name": A}, "spec": {}})
-    return here, operate(Ref(UPPER, NODE, "", A), {"op": "add", "path": "/spec/taints", "value": [REPAIR]})
+    world = make_world(f"name: {A}, node: {{taints: [{{key: repair, value: now, effect: NoExecute}}]}}", f"name: {B}")
+    put(world.lowers[A].upper_pods, make_upper_pod("web", spec, status=RUNNING))
+    put(world.upper.nodes, {"metadata": {"name": A}, "spec": {}})
+    return world, json_patch(Ref(UPPER, NODE, "", A), {"op": "add", "path": "/spec/taints", "value": [REPAIR]})
 
 
 @pytest.mark.parametrize(
@@ -210,16 +214,16 @@ def tainted(**spec: Any) -> tuple[World, Step]:
 )
 def test_a_new_no_execute_taint_ends_pods_that_do_not_tolerate_it(tolerations: list[Manifest], stays: bool) -> None:  # noqa: FBT001
     """Kubernetes deletes them at once or after their toleration time."""
-    here, change = tainted(tolerations=tolerations)
-    assert cost(here, change) == (Disruption() if stays else Disruption(ended=(pod(),)))
+    world, change = tainted(tolerations=tolerations)
+    assert cost(world, change) == (Disruption() if stays else Disruption(ended=(pod(),)))
 
 
 def test_an_existing_taint_ends_no_pod() -> None:
     """A Node without a change ends no pod either."""
-    here, change = tainted()
-    assert cost(here) == Disruption()
-    put(here.upper.nodes, {"metadata": {"name": A}, "spec": {"taints": [REPAIR]}})
-    assert cost(here, change) == Disruption()
+    world, change = tainted()
+    assert cost(world) == Disruption()
+    put(world.upper.nodes, {"metadata": {"name": A}, "spec": {"taints": [REPAIR]}})
+    assert cost(world, change) == Disruption()
 
 
 def test_the_text_has_one_section_or_none_if_nothing_is_lost() -> None:

@@ -20,12 +20,12 @@ PAIR = self_signed("x", CALLER, [CALLER], datetime.now(UTC), timedelta(days=1))
 BOUNDS = ClientBounds(largest=100_000, content=400_000, connections=16, patience=2.0)
 
 
-class Caller:
+class PortClient:
     """One connection to a port."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
-        self.said = b""
+        self.response_body = b""
 
     async def send(self, body: bytes = b"", head: str = "", size: int | None = None) -> None:
         """Send a request or a part of it; `size` is the announced Content-Length."""
@@ -34,11 +34,11 @@ class Caller:
         await self.writer.drain()
 
     async def status(self) -> int:
-        """Return the status of the response, 0 if the connection ends instead; `said` is the response body."""
+        """Return the status of the response, 0 if the connection ends instead; `response_body` is the response body."""
         with suppress(OSError, asyncio.IncompleteReadError):
             async with asyncio.timeout(60):
                 head = (await self.reader.readuntil(b"\r\n\r\n")).lower()
-                self.said = await self.reader.readexactly(int(head.split(b"content-length:")[1].split()[0]))
+                self.response_body = await self.reader.readexactly(int(head.split(b"content-length:")[1].split()[0]))
                 return int(head.split()[1])
         return 0
 
@@ -56,25 +56,25 @@ class Caller:
         return self.reader.at_eof() or self.reader.exception() is not None
 
 
-class Port:
+class ServedPort:
     """A port that is served, with its clients."""
 
     def __init__(self, served: TLSPort) -> None:
         self.front = served
-        self._callers: list[Caller] = []
+        self._callers: list[PortClient] = []
 
-    async def come(self, origin: str = CALLER, *, plain: bool = False) -> Caller:
+    async def connect(self, origin: str = CALLER, *, plain: bool = False) -> PortClient:
         """Connect from an address; `plain` starts no TLS handshake."""
         tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
         way = {} if plain else {"ssl": tls}
-        made = Caller(*await asyncio.open_connection("127.0.0.1", self.front.port, local_addr=(origin, 0), **way))
+        made = PortClient(*await asyncio.open_connection("127.0.0.1", self.front.port, local_addr=(origin, 0), **way))
         self._callers.append(made)
         return made
 
-    async def crowd(self, count: int, *, plain: bool = False) -> list[Caller]:
+    async def crowd(self, count: int, *, plain: bool = False) -> list[PortClient]:
         """Open so many connections from one address."""
-        return [await self.come(CROWD, plain=plain) for _ in range(count)]
+        return [await self.connect(CROWD, plain=plain) for _ in range(count)]
 
     async def until(self, holds: Callable[[PortClients], bool]) -> None:
         """Wait until a condition on the connections holds."""
@@ -96,7 +96,7 @@ def held(visitors: PortClients) -> int:
 
 
 @asynccontextmanager
-async def port(bounds: ClientBounds = BOUNDS, answer: Callable[[bytes], bytes] = bytes) -> AsyncIterator[Port]:
+async def port(bounds: ClientBounds = BOUNDS, answer: Callable[[bytes], bytes] = bytes) -> AsyncIterator[ServedPort]:
     """Serve a port that responds with the length of the request body; at the end no connection may be counted."""
 
     async def handle(request: web.BaseRequest) -> web.StreamResponse:
@@ -106,7 +106,7 @@ async def port(bounds: ClientBounds = BOUNDS, answer: Callable[[bytes], bytes] =
 
     made = TLSPort(net.listening("127.0.0.1", 0), handle, bounds)
     made.show(serving_tls(PAIR))
-    served = Port(made)
+    served = ServedPort(made)
     try:
         yield served
     finally:
@@ -119,10 +119,10 @@ async def port(bounds: ClientBounds = BOUNDS, answer: Callable[[bytes], bytes] =
 async def flooded(*, plain: bool) -> None:
     """Open many connections from one address."""
     async with port() as made:
-        before = await made.come()
+        before = await made.connect()
         assert await before.asks() == 200
         others = await made.crowd(50, plain=plain)
-        after = await made.come()
+        after = await made.connect()
         assert (await before.asks(), await after.asks()) == (200, 200)
         assert await others[0].ends()
         assert len(made.front.clients) <= BOUNDS.connections
@@ -137,7 +137,7 @@ async def test_a_client_with_many_connections_displaces_its_own(plain: bool) -> 
 async def overfilled() -> None:
     """Send large parts of many bodies from one address."""
     async with port(BOUNDS._replace(patience=5.0)) as made:
-        before = await made.come()
+        before = await made.connect()
         others = await made.crowd(12)
         for one in others:
             with suppress(OSError):
@@ -162,7 +162,7 @@ def test_the_bounds_hold_on_the_engines_event_loop() -> None:
 async def test_an_incomplete_body_times_out() -> None:
     """Its bytes are not counted any longer."""
     async with port() as made:
-        late = await made.come()
+        late = await made.connect()
         await late.send(b"x" * 10, size=20)
         assert await late.status() == 408
         assert held(made.front.clients) == 0
@@ -171,7 +171,7 @@ async def test_an_incomplete_body_times_out() -> None:
 async def test_a_missing_handshake_times_out() -> None:
     """The connection is not counted any longer."""
     async with port() as made:
-        silent = await made.come(plain=True)
+        silent = await made.connect(plain=True)
         await made.until(lambda visitors: len(visitors) == 1)
         assert await silent.ends()
         await made.until(lambda visitors: not len(visitors))
@@ -180,11 +180,11 @@ async def test_a_missing_handshake_times_out() -> None:
 async def test_an_incomplete_head_times_out() -> None:
     """The time starts with the first byte of each head; an idle connection has no timeout."""
     async with port(BOUNDS._replace(patience=0.5)) as made:
-        idle, silent = await made.come(), await made.come()
+        idle, silent = await made.connect(), await made.connect()
         assert await idle.asks() == 200
-        for late in (await made.come(), idle):
+        for late in (await made.connect(), idle):
             late.writer.write(b"POST / HTTP/1.1\r\nHost: x\r\n")
-            kept = await made.come()
+            kept = await made.connect()
             assert await kept.asks() == 200
             assert await late.ends()
             assert await kept.asks() == 200
@@ -203,11 +203,11 @@ async def test_an_incomplete_head_times_out() -> None:
 async def test_a_head_that_is_too_large_ends_the_connection(sent: bytes) -> None:
     """Its total size, the number of headers, and the size of a header and of the first line are limited."""
     async with port(BOUNDS._replace(patience=1000.0)) as made:
-        caller = await made.come()
+        caller = await made.connect()
         caller.writer.write(sent)
         assert await caller.status() in (0, 400)
         assert await caller.ends()
-        caller = await made.come()
+        caller = await made.connect()
         await caller.send(b"?", "".join(f"X-{number}: {'x' * 1200}\r\n" for number in range(20)))
         assert await caller.status() == 200
 
@@ -215,7 +215,7 @@ async def test_a_head_that_is_too_large_ends_the_connection(sent: bytes) -> None
 async def test_a_client_that_pipelines_requests_is_dropped() -> None:
     """Each waiting request would keep its head in memory."""
     async with port() as made:
-        caller = await made.come()
+        caller = await made.connect()
         caller.writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 3)
         assert await caller.ends()
 
@@ -224,19 +224,19 @@ async def test_a_client_that_pipelines_requests_is_dropped() -> None:
 async def test_a_body_that_is_too_large_is_refused(size: int | None, head: str) -> None:
     """The Content-Length is checked before reading, otherwise the received bytes; the largest body is accepted."""
     async with port() as made:
-        caller = await made.come()
+        caller = await made.connect()
         body = b"" if size else b"1ffff\r\n" + b"x" * 0x1FFFF + b"\r\n0\r\n\r\n"
         await caller.send(body, head, size)
         assert await caller.status() == 413
-        assert await (await made.come()).asks(b"x" * 100_000) == 200
+        assert await (await made.connect()).asks(b"x" * 100_000) == 200
 
 
 async def test_a_compressed_body_is_not_decompressed() -> None:
     """A few bytes could otherwise decompress to gigabytes."""
     async with port(answer=gzip.decompress) as made:
-        caller = await made.come()
+        caller = await made.connect()
         await caller.send(gzip.compress(b" " * 1_000_000), "Content-Encoding: gzip\r\n")
-        assert (await caller.status(), caller.said) == (200, b"1000000")
+        assert (await caller.status(), caller.response_body) == (200, b"1000000")
 
 
 async def test_broken_connections_are_not_logged(
@@ -246,15 +246,15 @@ async def test_broken_connections_are_not_logged(
     async with port() as made:
         half = b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\nx"
         for sent in (half, half[:9], b"\x00\xff\r\n\r\n", b"GET\r\n\r\n"):
-            caller = await made.come()
+            caller = await made.connect()
             caller.writer.write(sent)
             await caller.writer.drain()
-            assert await (await made.come()).asks() == 200
+            assert await (await made.connect()).asks() == 200
             caller.writer.transport.abort()
-        plain = await made.come(plain=True)
+        plain = await made.connect(plain=True)
         plain.writer.write(b"GET / HTTP/1.1\r\n\r\n")
         assert await plain.ends()
-        assert await (await made.come()).asks() == 200
+        assert await (await made.connect()).asks() == 200
     assert "".join(capsys.readouterr()) == ""
     assert caplog.text == ""
 
@@ -262,7 +262,7 @@ async def test_broken_connections_are_not_logged(
 async def test_a_port_that_stops_listening_refuses_new_and_serves_open_connections() -> None:
     """Open connections get their response, and are closed afterwards."""
     async with port() as made:
-        before, number = await made.come(), made.front.port
+        before, number = await made.connect(), made.front.port
         leaving = asyncio.ensure_future(made.front.deafen())
         await asyncio.sleep(0)
         with pytest.raises(OSError, match=r"."):

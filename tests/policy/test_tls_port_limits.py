@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from tensile.policy.tls_port import PortClient, PortClients
 
 
-class Port:
+class LimitedConnections:
     """Connections by name, and the names of those that were dropped."""
 
     def __init__(self, most: int = 4, content: int = 100) -> None:
@@ -23,7 +23,7 @@ class Port:
 
 def test_the_oldest_connection_of_the_largest_origin_is_dropped() -> None:
     """That holds for a new connection of that origin and of another one."""
-    port = Port()
+    port = LimitedConnections()
     for name, origin in (("caller", "1"), ("a", "2"), ("b", "2"), ("c", "2"), ("d", "2"), ("other", "3")):
         port.enter(name, origin)
     assert port.dropped == ["a", "b"]
@@ -32,7 +32,7 @@ def test_the_oldest_connection_of_the_largest_origin_is_dropped() -> None:
 
 def test_connections_without_a_request_are_dropped_first() -> None:
     """Clients may share a load balancer's address; after those, the one that was idle for longest is dropped."""
-    port = Port()
+    port = LimitedConnections()
     for name in "abcd":
         port.enter(name, "1")
     port.named["a"].record_request(10.0)
@@ -48,7 +48,7 @@ def test_connections_without_a_request_are_dropped_first() -> None:
 
 def test_the_origin_with_most_buffered_bytes_is_dropped_beyond_the_bound() -> None:
     """Its connection that has waited longest is dropped, and released bytes do not count."""
-    port = Port(most=10)
+    port = LimitedConnections(most=10)
     for name, origin in (("caller", "1"), ("a", "2"), ("b", "2"), ("idle", "2")):
         port.enter(name, origin)
     port.visitors.hold(port.named["caller"], 40)
@@ -66,7 +66,7 @@ def test_the_origin_with_most_buffered_bytes_is_dropped_beyond_the_bound() -> No
 
 def test_a_closed_connection_does_not_count() -> None:
     """It may be removed more than once."""
-    port = Port()
+    port = LimitedConnections()
     port.enter("a", "1")
     port.visitors.hold(port.named["a"], 100)
     for _ in range(2):
@@ -81,7 +81,7 @@ def test_a_closed_connection_does_not_count() -> None:
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9), st.integers(0, 60)), max_size=200))
 def test_the_bounds_hold_for_any_sequence_of_events(doings: list[tuple[int, int, int]]) -> None:
     """A client with one connection and few bytes is never dropped for others."""
-    port = Port(most=6)
+    port = LimitedConnections(most=6)
     port.enter("caller", "caller")
     port.visitors.hold(port.named["caller"], 5)
     for number, (what, who, size) in enumerate(doings):

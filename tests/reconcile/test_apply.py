@@ -4,8 +4,20 @@ from typing import Any
 
 import orjson
 import pytest
-from answering import STATUS, Answering
-from worldkit import STRANGER, A, B, config_map, filled, marked, put, space, thing, upper_pod, world
+from answering import STATUS, FakeCluster
+from worldkit import (
+    STRANGER,
+    A,
+    B,
+    config_map,
+    make_namespace,
+    make_object,
+    make_upper_pod,
+    make_world,
+    put,
+    synced_cache,
+    with_owner_marks,
+)
 
 from tensile.errors import Conflict, Denied, NotFound, Unreachable
 from tensile.kube.cluster import Cluster, Patch
@@ -25,12 +37,12 @@ SOME_PATCH = Patch("json-patch", [{"op": "replace", "path": "/metadata/uid", "va
 def copy(version: int = 0, **meta: Any) -> Manifest:
     """Return the engine's ConfigMap in the lower cluster, as a cluster returns it if a version is given."""
     more = {"resourceVersion": str(version)} if version else {}
-    return marked(config_map("settings", uid="below", **more, **meta), "above")
+    return with_owner_marks(config_map("settings", uid="below", **more, **meta), "above")
 
 
 def holding(*manifests: Manifest) -> Cache:
     """Create a synced cache that contains these objects."""
-    cache = filled()
+    cache = synced_cache()
     if manifests:
         put(cache, *manifests)
     return cache
@@ -49,24 +61,24 @@ def departed(cache: Cache) -> bool:
 
 def test_the_fake_cluster_implements_the_protocol() -> None:
     """Otherwise the tests in this module would not apply to a real client."""
-    cluster: Cluster = Answering()
+    cluster: Cluster = FakeCluster()
     assert cluster.name == A
 
 
 async def test_a_create_is_sent_unchanged_and_its_response_is_cached() -> None:
     """The next decision sees the object without waiting for the watch."""
-    cluster, cache = Answering(), holding()
+    cluster, cache = FakeCluster(), holding()
     await carry_out(Step("create", REF, "", body=copy()), cluster, cache)
-    assert cluster.asked == [("create", REF, copy())]
+    assert cluster.calls == [("create", REF, copy())]
     assert uid_in(cache) == "made-settings"
 
 
 async def test_a_patch_is_sent_unchanged_and_its_response_is_cached() -> None:
     """The patch is sent with its subresource."""
-    cluster, cache = Answering(), holding(copy())
-    cluster.answer("patch", copy(50, labels={"app": "web"}))
+    cluster, cache = FakeCluster(), holding(copy())
+    cluster.queue_responses("patch", copy(50, labels={"app": "web"}))
     await carry_out(Step("patch", REF, "", patch=SOME_PATCH, subresource="status"), cluster, cache)
-    assert cluster.asked == [("patch", REF, (SOME_PATCH, "status"))]
+    assert cluster.calls == [("patch", REF, (SOME_PATCH, "status"))]
     entry = cache.get("default", "settings")
     assert entry is not None
     assert entry.manifest()["metadata"]["labels"]["app"] == "web"
@@ -75,16 +87,16 @@ async def test_a_patch_is_sent_unchanged_and_its_response_is_cached() -> None:
 @pytest.mark.parametrize("verb", ["create", "patch", "delete", "confirm"])
 async def test_a_step_without_a_cache_is_sent_unless_it_is_a_confirm(verb: Any) -> None:
     """Events and leases have no cache, so writes are sent, and a confirm reads nothing."""
-    cluster = Answering()
+    cluster = FakeCluster()
     await carry_out(Step(verb, REF, "", body=copy(), patch=SOME_PATCH, uid="below"), cluster, None)
-    assert [one.verb for one in cluster.asked] == ([] if verb == "confirm" else [verb])
+    assert [one.verb for one in cluster.calls] == ([] if verb == "confirm" else [verb])
 
 
 @pytest.mark.parametrize("verb", ["create", "patch", "delete"])
 async def test_a_denied_write_raises_the_error_and_changes_no_cache(verb: Any) -> None:
     """The loop decides what the error means, so carry_out only raises it."""
-    cluster, cache = Answering(), holding(copy())
-    cluster.answer(verb, Denied("quota"))
+    cluster, cache = FakeCluster(), holding(copy())
+    cluster.queue_responses(verb, Denied("quota"))
     with pytest.raises(Denied, match="quota"):
         await carry_out(Step(verb, REF, "", body=copy(), patch=SOME_PATCH, uid="below"), cluster, cache)
     assert uid_in(cache) == "below"
@@ -93,10 +105,10 @@ async def test_a_denied_write_raises_the_error_and_changes_no_cache(verb: Any) -
 
 async def test_a_delete_sends_uid_grace_period_and_resource_version() -> None:
     """The UID protects a successor of that name, and a resourceVersion requires an unchanged object."""
-    cluster = Answering()
+    cluster = FakeCluster()
     await carry_out(Step("delete", REF, "", uid="below", grace=5), cluster, holding(copy()))
     await carry_out(Step("delete", REF, "", uid="below", version="7"), cluster, holding(copy()))
-    assert cluster.asked == [("delete", REF, ("below", 5)), ("delete", REF, ("below", None, "7"))]
+    assert cluster.calls == [("delete", REF, ("below", 5)), ("delete", REF, ("below", None, "7"))]
 
 
 ENDING: Manifest = {"deletionTimestamp": "2026-03-01T12:00:30Z", "deletionGracePeriodSeconds": 30}
@@ -120,8 +132,8 @@ async def test_a_delete_response_shows_if_the_object_is_gone(answer: Manifest, g
 
     Otherwise it is cached as terminating.
     """
-    cluster, cache = Answering(), holding(copy())
-    cluster.answer("delete", answer)
+    cluster, cache = FakeCluster(), holding(copy())
+    cluster.queue_responses("delete", answer)
     await carry_out(Step("delete", REF, "", uid="below", grace=grace), cluster, cache)
     assert departed(cache) is gone
     assert (uid_in(cache) is None) is gone
@@ -132,7 +144,7 @@ async def test_a_delete_response_shows_if_the_object_is_gone(answer: Manifest, g
 async def test_a_successor_that_the_watch_reports_first_survives_a_delete_response() -> None:
     """The watch reports the next object of that name before the delete returns."""
 
-    class Overtaken(Answering):
+    class Overtaken(FakeCluster):
         """A cluster whose watch is faster than its response to a delete."""
 
         async def delete(self, ref: Ref, *, uid: str, grace: int | None = None, version: str = "") -> bytes:
@@ -153,23 +165,23 @@ async def test_a_deleted_object_leaves_the_cache_even_if_the_watch_lags_behind_a
     """
     cache = holding(copy())
     cache.apply_response(orjson.dumps(copy(cache.version + 10)))
-    await carry_out(Step("delete", REF, "", uid="below", grace=0), Answering(), cache)
+    await carry_out(Step("delete", REF, "", uid="below", grace=0), FakeCluster(), cache)
     assert uid_in(cache) is None
     assert departed(cache)
 
 
 async def test_a_reread_confirms_absence_even_if_the_watch_lags_behind_a_patch() -> None:
     """The engine's own write precedes the read, so the read is newer."""
-    cluster, cache = Answering(), holding(copy())
+    cluster, cache = FakeCluster(), holding(copy())
     cache.apply_response(orjson.dumps(copy(cache.version + 10)))
-    cluster.answer("read", NotFound("gone", cluster=A))
+    cluster.queue_responses("read", NotFound("gone", cluster=A))
     await reread(Step("confirm", REF, "", uid="below"), cluster, cache)
     assert departed(cache)
 
 
 async def test_a_confirm_that_finds_no_object_records_the_name_as_absent() -> None:
     """The object is read at quorum, so its absence is certain."""
-    cluster, cache = Answering(), holding()
+    cluster, cache = FakeCluster(), holding()
     await carry_out(Step("confirm", REF, "", uid="above"), cluster, cache)
     assert cluster.verbs() == ["read ConfigMap settings"]
     assert departed(cache)
@@ -179,8 +191,8 @@ async def test_a_confirm_that_finds_no_object_records_the_name_as_absent() -> No
 @pytest.mark.parametrize("uid", ["below", "above"])
 async def test_a_confirm_caches_the_object_if_it_has_the_uid_or_was_made_for_it(uid: str) -> None:
     """The step's UID is that of the object or of its upper object, and the object is not recorded as deleted."""
-    cluster, cache = Answering(), holding()
-    cluster.answer("read", copy(50))
+    cluster, cache = FakeCluster(), holding()
+    cluster.queue_responses("read", copy(50))
     await carry_out(Step("confirm", REF, "", uid=uid), cluster, cache)
     assert uid_in(cache) == "below"
     assert not departed(cache)
@@ -189,8 +201,8 @@ async def test_a_confirm_caches_the_object_if_it_has_the_uid_or_was_made_for_it(
 
 async def test_an_object_of_another_owner_counts_as_absent_in_a_reread() -> None:
     """The object that is looked for is deleted, whichever object has its name now."""
-    cluster, cache = Answering(), holding(copy())
-    cluster.answer("read", config_map("settings", uid="theirs", resourceVersion="50"))
+    cluster, cache = FakeCluster(), holding(copy())
+    cluster.queue_responses("read", config_map("settings", uid="theirs", resourceVersion="50"))
     await reread(Step("confirm", REF, "", uid="above"), cluster, cache)
     assert uid_in(cache) is None
     assert departed(cache)
@@ -199,8 +211,8 @@ async def test_an_object_of_another_owner_counts_as_absent_in_a_reread() -> None
 
 async def test_a_failed_confirm_records_no_absence() -> None:
     """A cluster that does not respond proves nothing about its objects."""
-    cluster, cache = Answering(), holding()
-    cluster.answer("read", Unreachable("no answer"))
+    cluster, cache = FakeCluster(), holding()
+    cluster.queue_responses("read", Unreachable("no answer"))
     with pytest.raises(Unreachable):
         await carry_out(Step("confirm", REF, "", uid="above"), cluster, cache)
     assert not departed(cache)
@@ -208,8 +220,8 @@ async def test_a_failed_confirm_records_no_absence() -> None:
 
 async def test_a_reread_after_a_conflict_caches_the_current_object() -> None:
     """A conflict over a resourceVersion must not make the object count as deleted."""
-    cluster, cache = Answering(), holding(copy())
-    cluster.answer("read", copy(50))
+    cluster, cache = FakeCluster(), holding(copy())
+    cluster.queue_responses("read", copy(50))
     await reread(Step("patch", REF, "", patch=SOME_PATCH, uid="below"), cluster, cache)
     entry = cache.get("default", "settings")
     assert entry is not None
@@ -218,8 +230,8 @@ async def test_a_reread_after_a_conflict_caches_the_current_object() -> None:
 
 async def test_a_reread_for_a_step_without_a_uid_caches_any_object_of_that_name() -> None:
     """A step with only a resourceVersion as precondition names no UID, so it applies to the object that is read."""
-    cluster, cache = Answering(), holding()
-    cluster.answer("read", copy(50))
+    cluster, cache = FakeCluster(), holding()
+    cluster.queue_responses("read", copy(50))
     await reread(Step("patch", REF, "", patch=SOME_PATCH), cluster, cache)
     assert uid_in(cache) == "below"
     assert not departed(cache)
@@ -228,9 +240,9 @@ async def test_a_reread_for_a_step_without_a_uid_caches_any_object_of_that_name(
 async def test_a_cached_successor_stays_cached_if_its_predecessor_is_reread() -> None:
     """The upper pod was replaced during a write of its predecessor's status: only the predecessor is deleted."""
     ref = Ref(UPPER, POD, "default", "web")
-    successor = upper_pod(uid="two")
-    cluster, cache = Answering(UPPER), holding(successor)
-    cluster.answer("read", {**successor, "metadata": {**successor["metadata"], "resourceVersion": "50"}})
+    successor = make_upper_pod(uid="two")
+    cluster, cache = FakeCluster(UPPER), holding(successor)
+    cluster.queue_responses("read", {**successor, "metadata": {**successor["metadata"], "resourceVersion": "50"}})
     await reread(Step("patch", ref, "", patch=SOME_PATCH, uid="one"), cluster, cache)
     entry = cache.get("default", "web")
     assert entry is not None
@@ -243,7 +255,7 @@ async def test_a_cached_successor_stays_cached_if_its_predecessor_is_reread() ->
 async def test_an_object_that_the_watch_reports_during_a_read_stays_cached() -> None:
     """The watch reports a newer object after the read was sent, so the name is not absent."""
 
-    class Overtaken(Answering):
+    class Overtaken(FakeCluster):
         """A cluster whose watch is faster than its response to a read."""
 
         async def read(self, ref: Ref) -> bytes:
@@ -266,10 +278,10 @@ async def problem_of(
 
     `judged` is the reason why an object of another owner must not be adopted, None if it may be.
     """
-    cluster = Answering()
-    cluster.answer("read", found)
-    asked = step or Step("create", REF, "", body=copy())
-    problem = await resolve_existing(asked, cluster, holding() if cache is None else cache, lambda _found: judged)
+    cluster = FakeCluster()
+    cluster.queue_responses("read", found)
+    attempted = step or Step("create", REF, "", body=copy())
+    problem = await resolve_existing(attempted, cluster, holding() if cache is None else cache, lambda _found: judged)
     return problem is not None
 
 
@@ -277,7 +289,7 @@ async def problem_of(
     "found",
     [
         config_map("settings", resourceVersion="50"),
-        marked(config_map("settings", resourceVersion="50"), "above", STRANGER),
+        with_owner_marks(config_map("settings", resourceVersion="50"), "above", STRANGER),
         config_map("settings", resourceVersion="50", labels=copy()["metadata"]["labels"]),
     ],
     ids=["without marks", "of another owner", "with the label alone"],
@@ -323,7 +335,7 @@ async def test_a_replacement_pod_that_lost_its_label_is_cached_again() -> None:
 
 def successor(uid: str, replaces: str) -> Manifest:
     """Return a pod that replaces another pod, as a cluster returns it."""
-    return upper_pod(uid=uid, resourceVersion="50", annotations={REPLACES: replaces})
+    return make_upper_pod(uid=uid, resourceVersion="50", annotations={REPLACES: replaces})
 
 
 @pytest.mark.parametrize(
@@ -331,7 +343,7 @@ def successor(uid: str, replaces: str) -> Manifest:
     [
         pytest.param(successor("new", "old"), False, True, id="created earlier by the engine"),
         pytest.param(successor("new", "other"), True, False, id="replaces another pod"),
-        pytest.param(upper_pod(uid="new", resourceVersion="50"), True, False, id="of another client"),
+        pytest.param(make_upper_pod(uid="new", resourceVersion="50"), True, False, id="of another client"),
         pytest.param(successor("old", "older"), False, False, id="the predecessor"),
     ],
 )
@@ -351,17 +363,17 @@ async def test_a_name_that_is_free_again_is_no_conflict() -> None:
 async def test_an_existing_namespace_of_another_client_is_no_conflict() -> None:
     """The engine can use a namespace that another client created, so it is cached."""
     cache = holding()
-    step = Step("create", Ref(A, NAMESPACE, "", "default"), "", body=marked(space(), "above"))
-    assert not await problem_of(space(resourceVersion="50"), step, cache)
+    step = Step("create", Ref(A, NAMESPACE, "", "default"), "", body=with_owner_marks(make_namespace(), "above"))
+    assert not await problem_of(make_namespace(resourceVersion="50"), step, cache)
     assert cache.get("", "default") is not None
 
 
 async def test_an_event_that_exists_is_no_conflict_and_is_not_read() -> None:
     """An Event that exists has been recorded already."""
-    cluster = Answering()
-    event = Step("create", Ref(UPPER, EVENT, "default", "web.1"), "", body=thing("Event", "web.1"))
+    cluster = FakeCluster()
+    event = Step("create", Ref(UPPER, EVENT, "default", "web.1"), "", body=make_object("Event", "web.1"))
     assert await resolve_existing(event, cluster, None, lambda _found: conflict(REF)) is None
-    assert cluster.asked == []
+    assert cluster.calls == []
 
 
 async def test_an_error_of_the_read_after_already_exists_is_raised() -> None:
@@ -388,7 +400,7 @@ ABOVE = Ref(UPPER, POD, "default", "web")
 
 def stored_pod(**meta: Any) -> Manifest:
     """Return an upper pod as a cluster returns it."""
-    return upper_pod(resourceVersion="50", **meta)
+    return make_upper_pod(resourceVersion="50", **meta)
 
 
 async def test_the_upper_uid_annotation_on_an_upper_pod_does_not_identify_it_in_a_confirm() -> None:
@@ -396,8 +408,8 @@ async def test_the_upper_uid_annotation_on_an_upper_pod_does_not_identify_it_in_
 
     If it counted, the same confirm would be sent again and again.
     """
-    cluster, cache = Answering(), filled()
-    cluster.answer("read", stored_pod(uid="theirs", annotations={UPPER_UID: "sought"}))
+    cluster, cache = FakeCluster(), synced_cache()
+    cluster.queue_responses("read", stored_pod(uid="theirs", annotations={UPPER_UID: "sought"}))
     await carry_out(Step("confirm", ABOVE, "", uid="sought"), cluster, cache)
     assert cache.is_deleted("default", "web", "sought")
 
@@ -407,9 +419,9 @@ async def test_an_upper_pod_on_another_node_is_not_cached_for_this_lower() -> No
 
     The engine would then mirror an upper pod of another lower a second time.
     """
-    lower = world().lowers[A]
-    cluster = Answering()
-    cluster.answer("read", {**stored_pod(uid="sought"), "spec": {"nodeName": B}})
+    lower = make_world().lowers[A]
+    cluster = FakeCluster()
+    cluster.queue_responses("read", {**stored_pod(uid="sought"), "spec": {"nodeName": B}})
     await carry_out(Step("confirm", ABOVE, "", uid="sought"), cluster, lower.upper_pods)
     assert lower.upper_pods.get("default", "web") is None
     assert lower.upper_pods.is_deleted("default", "web", "sought")

@@ -6,11 +6,11 @@ from typing import Any
 
 import orjson
 import pytest
-from answering import Answering
+from answering import FakeCluster
 from loopkit import ONE, LoopUnderTest
 from msgspec.structs import replace
 from virtualtime import in_virtual_time
-from worldkit import NOW, STRANGER, A, marked, put, world
+from worldkit import NOW, STRANGER, A, make_world, put, with_owner_marks
 
 from tensile.errors import Denied, Unreachable
 from tensile.names import TOKEN_TERM, UPPER_UID
@@ -39,7 +39,9 @@ def wanted() -> TokenSecret:
 def secret(**data: str) -> Manifest:
     """Return the Secret with a CA certificate and these entries."""
     meta = {"name": "tokens", "namespace": "default"}
-    return marked({"kind": "Secret", "metadata": meta, "data": {"ca.crt": "Y2E=", **data}}, "Pod-web", uid="below")
+    return with_owner_marks(
+        {"kind": "Secret", "metadata": meta, "data": {"ca.crt": "Y2E=", **data}}, "Pod-web", uid="below"
+    )
 
 
 def answer(token: str = MARKER, seconds: int = 3600) -> Manifest:
@@ -47,22 +49,22 @@ def answer(token: str = MARKER, seconds: int = 3600) -> Manifest:
     return {"spec": {"expirationSeconds": seconds}, "status": {"token": token, "expirationTimestamp": "ignored"}}
 
 
-def the_step(here: World) -> Step:
+def the_step(world: World) -> Step:
     """Return the only step of the plan for the Secret."""
-    (step,) = plan(ONE, Decision((wanted(),)), here).steps
+    (step,) = plan(ONE, Decision((wanted(),)), world).steps
     return step
 
 
 def renewal() -> Step:
     """Return the step for a Secret that exists."""
-    here = world()
-    put(here.lowers[A].secrets, secret(token="b2xk"))
-    return the_step(here)
+    world = make_world()
+    put(world.lowers[A].secrets, secret(token="b2xk"))
+    return the_step(world)
 
 
 def test_a_missing_secret_is_created_by_a_step_without_tokens() -> None:
     """The step names the tokens that it requests, and it is part of the plan that a user approves."""
-    step = the_step(world())
+    step = the_step(make_world())
     assert (step.verb, step.ref, step.body, step.in_plan) == ("create", REF, wanted().manifest, True)
     assert step.grant == TokenGrant(ACCOUNT, ASKS, NOW)
 
@@ -83,10 +85,10 @@ def test_an_existing_secret_is_patched_by_a_step_outside_the_plan() -> None:
 @pytest.mark.parametrize("foreign", [{}, {"owner": STRANGER}])
 def test_a_secret_of_another_owner_is_a_conflict(foreign: dict[str, Any]) -> None:
     """No step results, so no token is requested and nothing is written."""
-    here = world()
+    world = make_world()
     plain = {"kind": "Secret", "metadata": {"name": "tokens", "namespace": "default", "uid": "foreign"}}
-    put(here.lowers[A].secrets, marked(plain, "Pod-web", **foreign) if foreign else plain)
-    found = plan(ONE, Decision((wanted(),)), here)
+    put(world.lowers[A].secrets, with_owner_marks(plain, "Pod-web", **foreign) if foreign else plain)
+    found = plan(ONE, Decision((wanted(),)), world)
     assert found.steps == ()
     assert found.problem is not None
     assert found.problem.reason == "NameConflict"
@@ -94,7 +96,7 @@ def test_a_secret_of_another_owner_is_a_conflict(foreign: dict[str, Any]) -> Non
 
 def test_issued_tokens_are_inserted_into_a_create() -> None:
     """The existing data stays, and the term is that of the token that expires first."""
-    step = insert_tokens(the_step(world()), [answer("one", 3600), answer("two", 600)])
+    step = insert_tokens(the_step(make_world()), [answer("one", 3600), answer("two", 600)])
     assert step.body is not None
     assert step.body["data"] == {"ca.crt": "Y2E=", "token": "b25l", "token-vault": "dHdv"}
     assert step.body["metadata"]["annotations"][TOKEN_TERM] == TERM
@@ -115,7 +117,7 @@ def test_issued_tokens_are_inserted_into_a_patch() -> None:
 
 def test_the_planned_step_never_contains_a_token() -> None:
     """The planned step is logged, recorded and printed, so tokens are inserted into a copy."""
-    for step in (the_step(world()), renewal()):
+    for step in (the_step(make_world()), renewal()):
         before = repr(step)
         assert HIDDEN in repr(insert_tokens(step, [answer(), answer()]))
         assert repr(step) == before
@@ -142,17 +144,17 @@ def test_an_invalid_or_missing_token_term_is_none(text: str) -> None:
 async def test_a_step_without_token_requests_is_returned_unchanged() -> None:
     """No request is sent to any cluster."""
     step = Step("create", REF, "", body=secret())
-    upper = Answering(UPPER)
+    upper = FakeCluster(UPPER)
     assert await with_requested_tokens(step, {UPPER: upper}) is step
-    assert upper.asked == []
+    assert upper.calls == []
 
 
 async def test_each_token_is_requested_from_the_cluster_of_the_account() -> None:
     """The TokenRequests are sent as the step has them, in their order."""
-    upper = Answering(UPPER)
-    upper.answer("issue", answer("one"), answer("two"))
-    step = await with_requested_tokens(the_step(world()), {UPPER: upper})
-    assert [(one.verb, one.ref, one.carried) for one in upper.asked] == [
+    upper = FakeCluster(UPPER)
+    upper.queue_responses("issue", answer("one"), answer("two"))
+    step = await with_requested_tokens(the_step(make_world()), {UPPER: upper})
+    assert [(one.verb, one.ref, one.payload) for one in upper.calls] == [
         ("issue", ACCOUNT, ask.request) for ask in ASKS
     ]
     assert step.body is not None
@@ -162,28 +164,28 @@ async def test_each_token_is_requested_from_the_cluster_of_the_account() -> None
 async def test_a_token_request_raises_unreachable_if_the_accounts_cluster_is_not_connected() -> None:
     """The cluster may not be connected yet."""
     with pytest.raises(Unreachable, match="not connected"):
-        await with_requested_tokens(the_step(world()), {})
+        await with_requested_tokens(the_step(make_world()), {})
 
 
 async def test_one_denied_token_request_fails_the_whole_step() -> None:
     """A Secret with only some of its tokens would start a pod that cannot work."""
-    upper = Answering(UPPER)
-    upper.answer("issue", answer(), Denied("no rights", reason="Forbidden"))
+    upper = FakeCluster(UPPER)
+    upper.queue_responses("issue", answer(), Denied("no rights", reason="Forbidden"))
     with pytest.raises(Denied, match="no rights"):
-        await with_requested_tokens(the_step(world()), {UPPER: upper})
+        await with_requested_tokens(the_step(make_world()), {UPPER: upper})
 
 
 @in_virtual_time
 async def test_the_loop_sends_tokens_to_the_lower_but_not_to_the_observer() -> None:
     """Only the request to the lower cluster contains the tokens."""
     bench = LoopUnderTest()
-    bench.clusters[UPPER].answer("issue", answer(), answer())
+    bench.clusters[UPPER].queue_responses("issue", answer(), answer())
     await bench.run(Decision((wanted(),)), Decision())
-    (sent,) = bench.lower.asked
-    assert sent.carried["data"]["token"] == HIDDEN
-    assert bench.noted.verbs() == ["create tokens"]
-    assert HIDDEN not in repr(bench.noted)
-    assert MARKER not in repr(bench.noted)
+    (sent,) = bench.lower.calls
+    assert sent.payload["data"]["token"] == HIDDEN
+    assert bench.observer.verbs() == ["create tokens"]
+    assert HIDDEN not in repr(bench.observer)
+    assert MARKER not in repr(bench.observer)
     await bench.close()
 
 
@@ -191,14 +193,14 @@ async def test_the_loop_sends_tokens_to_the_lower_but_not_to_the_observer() -> N
 async def test_a_denied_token_request_is_a_problem_and_writes_nothing() -> None:
     """The problem has the message of the upper cluster, and the step is retried after a back-off."""
     bench = LoopUnderTest()
-    bench.clusters[UPPER].answer("issue", Denied("no rights", reason="Forbidden", status=403))
+    bench.clusters[UPPER].queue_responses("issue", Denied("no rights", reason="Forbidden", status=403))
     await bench.run(Decision((wanted(),)))
-    assert bench.lower.asked == []
+    assert bench.lower.calls == []
     assert bench.world.problems[ONE] == Problem("Forbidden", "no rights")
-    bench.clusters[UPPER].answer("issue", answer(), answer())
+    bench.clusters[UPPER].queue_responses("issue", answer(), answer())
     assert bench.loop.expedite(1.0)
     await bench.loop.wait_idle()
-    assert bench.lower.asked[0].verb == "create"
+    assert bench.lower.calls[0].verb == "create"
     await bench.close()
 
 
@@ -206,9 +208,9 @@ async def test_a_denied_token_request_is_a_problem_and_writes_nothing() -> None:
 async def test_an_unreachable_upper_cluster_delays_the_step_without_a_problem() -> None:
     """The step backs off, and the key of the lower gets no problem."""
     bench = LoopUnderTest()
-    bench.clusters[UPPER].answer("issue", Unreachable("no answer"))
+    bench.clusters[UPPER].queue_responses("issue", Unreachable("no answer"))
     await bench.run(Decision((wanted(),)))
-    assert bench.lower.asked == []
+    assert bench.lower.calls == []
     assert bench.world.problems == {}
     assert bench.loop.delayed == 1
     await bench.close()
@@ -216,6 +218,6 @@ async def test_an_unreachable_upper_cluster_delays_the_step_without_a_problem() 
 
 def test_the_identity_of_a_step_does_not_depend_on_its_token_requests() -> None:
     """A refused step with token requests backs off like any other step."""
-    step = the_step(world())
+    step = the_step(make_world())
     assert step.identity == replace(step, grant=None).identity
     assert orjson.loads(orjson.dumps(step.operations)) == list(step.operations)

@@ -223,7 +223,7 @@ def test_the_messages_of_all_refused_steps_of_a_key_are_combined() -> None:
     assert (refusals.problem(ONE), ONE in refusals) == (None, False)
 
 
-def told(name: str) -> Step:
+def event_step(name: str) -> Step:
     """Return the step that creates an Event."""
     return Step("create", Ref("", EVENT, "default", name), "because")
 
@@ -231,16 +231,16 @@ def told(name: str) -> Step:
 def test_an_event_that_was_recorded_is_not_created_again() -> None:
     """Other steps are not filtered, however often they succeed."""
     telling = EventDeduplicator()
-    steps = (told("one"), CREATE, told("two"))
+    steps = (event_step("one"), CREATE, event_step("two"))
     assert telling.fresh(steps, 5.0) == steps
-    for step in (told("one"), CREATE):
+    for step in (event_step("one"), CREATE):
         telling.note(step, 5.0)
-    assert telling.fresh(steps, 5.0) == (CREATE, told("two"))
+    assert telling.fresh(steps, 5.0) == (CREATE, event_step("two"))
 
 
 def test_an_event_is_recorded_again_after_a_while() -> None:
     """The apiserver has deleted it by then, and Events that it still has are not recorded again either."""
-    telling, steps = EventDeduplicator(), (told("one"),)
+    telling, steps = EventDeduplicator(), (event_step("one"),)
     telling.note(steps[0], 5.0)
     assert telling.fresh(steps, 4.0 + EVENT_INTERVAL) == ()
     assert telling.fresh(steps, 5.0 + EVENT_INTERVAL) == steps
@@ -252,13 +252,13 @@ def test_the_oldest_recorded_events_are_dropped_beyond_the_limit() -> None:
     """They may be created again, and the cluster then responds that they exist."""
     telling = EventDeduplicator(limit=2)
     for name in ("one", "two", "one", "three"):
-        telling.note(told(name), 0.0)
-    assert telling.fresh((told("one"), told("two"), told("three")), 1.0) == (told("two"),)
+        telling.note(event_step(name), 0.0)
+    assert telling.fresh((event_step("one"), event_step("two"), event_step("three")), 1.0) == (event_step("two"),)
 
 
-def said(number: int, reason: str = "Forbidden") -> Step:
+def numbered_event_step(number: int, reason: str = "Forbidden") -> Step:
     """Return the step that creates an Event about the same object, with a name of that number."""
-    return replace(told(f"words-{number}"), body={"involvedObject": {"uid": "u"}, "reason": reason})
+    return replace(event_step(f"words-{number}"), body={"involvedObject": {"uid": "u"}, "reason": reason})
 
 
 def test_events_about_one_object_are_rate_limited() -> None:
@@ -266,23 +266,26 @@ def test_events_about_one_object_are_rate_limited() -> None:
     telling = EventDeduplicator()
     burst, seconds = EVENTS_PER_OBJECT
     for number in range(1000):
-        for step in telling.fresh((said(number), CREATE), 5.0):
+        for step in telling.fresh((numbered_event_step(number), CREATE), 5.0):
             telling.note(step, 5.0)
-    assert telling.fresh((said(1001), CREATE), 5.0) == (CREATE,)
-    another = replace(told("another"), body={"involvedObject": {"uid": "other"}, "reason": "Forbidden"})
+    assert telling.fresh((numbered_event_step(1001), CREATE), 5.0) == (CREATE,)
+    another = replace(event_step("another"), body={"involvedObject": {"uid": "other"}, "reason": "Forbidden"})
     assert telling.fresh((another,), 5.0) == (another,)
-    fresh = [number for number in range(2000, 2010) if telling.fresh((said(number),), 5.0 + seconds)]
+    fresh = [number for number in range(2000, 2010) if telling.fresh((numbered_event_step(number),), 5.0 + seconds)]
     assert len(fresh) == 10
-    telling.note(said(2000), 5.0 + seconds)
-    assert telling.fresh((said(2001),), 5.0 + seconds) == ()
+    telling.note(numbered_event_step(2000), 5.0 + seconds)
+    assert telling.fresh((numbered_event_step(2001),), 5.0 + seconds) == ()
     assert sum(1 for ref in telling._last_recorded if ref.name.startswith("words-")) == burst + 1
 
 
 def test_an_event_with_another_message_for_a_refusal_is_delayed() -> None:
     """An Event with another reason, or of a key without a refusal, is recorded at once."""
     telling = EventDeduplicator()
-    telling.note(said(1), 5.0)
+    telling.note(numbered_event_step(1), 5.0)
     later = 4.0 + REWORDED_INTERVAL
-    assert telling.fresh((said(2), said(2, "Invalid"), CREATE), later, refused=True) == (said(2, "Invalid"), CREATE)
-    assert telling.fresh((said(2),), later) == (said(2),)
-    assert telling.fresh((said(2),), 5.0 + REWORDED_INTERVAL, refused=True) == (said(2),)
+    assert telling.fresh((numbered_event_step(2), numbered_event_step(2, "Invalid"), CREATE), later, refused=True) == (
+        numbered_event_step(2, "Invalid"),
+        CREATE,
+    )
+    assert telling.fresh((numbered_event_step(2),), later) == (numbered_event_step(2),)
+    assert telling.fresh((numbered_event_step(2),), 5.0 + REWORDED_INTERVAL, refused=True) == (numbered_event_step(2),)

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from loopkit import ONE, LoopUnderTest, until
+from loopkit import ONE, LoopUnderTest, sleep_until
 from msgspec.structs import replace
 from virtualtime import clock, in_virtual_time
 from worldkit import A
@@ -24,9 +24,9 @@ MINUTE = 60.0
 
 def status(ready: str, moment: str = "2026-03-01T12:00:00Z", version: str = "7") -> Patch:
     """Return the patch of a status."""
-    said = {"type": "Ready", "status": ready, "lastTransitionTime": moment}
+    condition = {"type": "Ready", "status": ready, "lastTransitionTime": moment}
     meta = {"uid": "u", "resourceVersion": version}
-    return Patch("strategic-merge-patch", {"metadata": meta, "status": {"conditions": [said]}})
+    return Patch("strategic-merge-patch", {"metadata": meta, "status": {"conditions": [condition]}})
 
 
 def step(ready: str = "True", **more: Any) -> Step:
@@ -53,10 +53,10 @@ def test_a_repeated_change_is_not_delayed_at_first() -> None:
 
 def test_a_repeated_confirm_is_delayed_per_uid() -> None:
     """A lower cluster may respond such that the same read is needed again."""
-    asked = Step("confirm", COPY, "because", uid="one")
-    found, now = made(FREE_REPETITIONS, asked)
-    assert 0.0 < found.left(asked, now) < 1.0
-    assert found.left(replace(asked, uid="another"), now) <= 0.0
+    confirm = Step("confirm", COPY, "because", uid="one")
+    found, now = made(FREE_REPETITIONS, confirm)
+    assert 0.0 < found.left(confirm, now) < 1.0
+    assert found.left(replace(confirm, uid="another"), now) <= 0.0
 
 
 def test_a_change_that_is_reverted_each_time_is_delayed_longer_and_longer() -> None:
@@ -139,7 +139,7 @@ def fighting() -> tuple[LoopUnderTest, list[float]]:
         other = Patch("merge-patch", {"metadata": {"uid": "u"}, "spec": {"n": len(moments)}})
         return Decision((Patched(LEASED, status("True"), "because", "status"), Patched(LEASED, other, "because")))
 
-    bench.rule.says[ONE] = wanted
+    bench.rule.decisions[ONE] = wanted
     bench.loop.open(A)
     return bench, moments
 
@@ -157,13 +157,13 @@ async def test_a_loop_repeats_a_reverted_change_every_few_seconds() -> None:
     """Other changes of the object are made at once."""
     bench, moments = fighting()
     for number in range(int(10 * MINUTE)):
-        await until(number / 10)
+        await sleep_until(number / 10)
         bench.loop.add(ONE)
     await bench.loop.wait_idle()
-    written = [one.subresource for one in bench.noted.steps]
+    written = [one.subresource for one in bench.observer.steps]
     assert FREE_REPETITIONS < written.count("status") <= FREE_REPETITIONS + 8 + MINUTE / MAX_DELAY
     assert written.count("") == len(moments) >= 10 * MINUTE
-    assert bench.noted.defects == []
+    assert bench.observer.defects == []
     await bench.close()
 
 
@@ -174,8 +174,8 @@ async def test_a_delayed_repetition_is_made_without_a_further_event() -> None:
     for _ in range(FREE_REPETITIONS + 3):
         bench.loop.add(ONE)
         await bench.loop.wait_idle()
-    before = [one.subresource for one in bench.noted.steps].count("status")
+    before = [one.subresource for one in bench.observer.steps].count("status")
     assert before == FREE_REPETITIONS
-    await until(1.0)
-    assert [one.subresource for one in bench.noted.steps].count("status") == before + 1
+    await sleep_until(1.0)
+    assert [one.subresource for one in bench.observer.steps].count("status") == before + 1
     await bench.close()

@@ -12,9 +12,9 @@ from types import FrameType
 
 import orjson
 import pytest
-from stagekit import Stage
+from stagekit import EngineSimulation
 from virtualtime import in_virtual_time
-from worldkit import A, upper_pod, written
+from worldkit import A, make_upper_pod, with_managed_fields
 
 import tensile
 from tensile.objects import NAMESPACE, POD, UPPER, Manifest, Ref
@@ -65,28 +65,28 @@ def counted(calls: Counter[str]) -> Iterator[None]:
 
 async def trip(change: Callable[[Manifest], None]) -> tuple[int, int]:
     """Change the lower pod of a mirrored pod that has a node, and return the numbers of calls and files involved."""
-    stage, calls = Stage(), Counter[str]()
-    stage.raise_nodes()
+    simulation, calls = EngineSimulation(), Counter[str]()
+    simulation.create_nodes()
     space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default", "uid": "ns"}}
-    stage.clusters[UPPER].place(NAMESPACE, written(space))
-    stage.start()
-    await stage.settle()
+    simulation.clusters[UPPER].place(NAMESPACE, with_managed_fields(space))
+    simulation.start()
+    await simulation.wait_idle()
     status = {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "True"}]}
-    stage.clusters[UPPER].place(POD, written(upper_pod(status=status)))
-    await stage.settle()
-    _edit(stage, lambda pod: pod["spec"].update(nodeName="n1"))
-    await stage.settle()
+    simulation.clusters[UPPER].place(POD, with_managed_fields(make_upper_pod(status=status)))
+    await simulation.wait_idle()
+    _edit(simulation, lambda pod: pod["spec"].update(nodeName="n1"))
+    await simulation.wait_idle()
     with counted(calls):
-        _edit(stage, change)
-        await stage.settle()
-    await stage.stop()
+        _edit(simulation, change)
+        await simulation.wait_idle()
+    await simulation.stop()
     return calls.total(), len(+calls)
 
 
-def _edit(stage: Stage, change: Callable[[Manifest], None]) -> None:
-    pod: Manifest = orjson.loads(orjson.dumps(stage.find(BELOW)))
+def _edit(simulation: EngineSimulation, change: Callable[[Manifest], None]) -> None:
+    pod: Manifest = orjson.loads(orjson.dumps(simulation.find(BELOW)))
     change(pod)
-    stage.clusters[A].place(POD, written(pod))
+    simulation.clusters[A].place(POD, with_managed_fields(pod))
 
 
 def managed(pod: Manifest) -> None:

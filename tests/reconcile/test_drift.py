@@ -8,7 +8,20 @@ from typing import Any
 import pytest
 from loopkit import ONE, LoopUnderTest, copy, present
 from virtualtime import in_virtual_time
-from worldkit import NOW, A, B, config_map, drop, marked, put, referring, space, stored, twin, upper_pod
+from worldkit import (
+    NOW,
+    A,
+    B,
+    config_map,
+    delete_observed,
+    make_lower_pod,
+    make_namespace,
+    make_upper_pod,
+    put,
+    spec_with_references,
+    stored_bytes,
+    with_owner_marks,
+)
 
 from tensile.errors import Unreachable
 from tensile.kube.cluster import Patch
@@ -60,19 +73,19 @@ def edit(bench: LoopUnderTest, change: Callable[[Manifest], None]) -> None:
     assert entry is not None
     manifest = deepcopy(entry.manifest())
     change(manifest)
-    copies.put(stored(manifest, entry.version + 1))
+    copies.put(stored_bytes(manifest, entry.version + 1))
 
 
 def events(bench: LoopUnderTest) -> list[str]:
     """Return the messages of the Events about drift."""
-    bodies = [asked.carried for asked in bench.clusters[UPPER].asked if asked.ref.kind == EVENT]
+    bodies = [call.payload for call in bench.clusters[UPPER].calls if call.ref.kind == EVENT]
     return [body["message"] for body in bodies if body["reason"] == "DriftReverted"]
 
 
 async def made(bench: LoopUnderTest) -> None:
     """Create the copy, with the response that the cluster returns."""
     await bench.run(wanted({"key": "value"}))
-    assert bench.noted.verbs() == ["create one"]
+    assert bench.observer.verbs() == ["create one"]
     assert bench.loop.drift.counts == {}
 
 
@@ -95,10 +108,10 @@ async def test_a_change_of_a_copy_by_another_client_is_counted_and_recorded_as_e
     await bench.loop.wait_idle()
     assert bench.loop.drift.counts == {(A, "ConfigMap"): 1}
     assert events(bench) == [put_back(field)]
-    (told,) = [asked for asked in bench.clusters[UPPER].asked if asked.ref.kind == EVENT]
-    about = told.carried["involvedObject"]
+    (event_call,) = [call for call in bench.clusters[UPPER].calls if call.ref.kind == EVENT]
+    about = event_call.payload["involvedObject"]
     assert (about["kind"], about["namespace"], about["name"], about["uid"]) == ("ConfigMap", "default", "one", "above")
-    assert [step.verb for step in bench.noted.steps] == ["create", "create", "patch"]
+    assert [step.verb for step in bench.observer.steps] == ["create", "create", "patch"]
     await bench.close()
 
 
@@ -108,7 +121,7 @@ async def test_the_deletion_of_a_copy_by_another_client_is_counted() -> None:
     bench = LoopUnderTest()
     await made(bench)
     copies = bench.world.lowers[A].config_maps
-    drop(copies, "one")
+    delete_observed(copies, "one")
     bench.loop.add(ONE)
     await bench.loop.wait_idle()
     assert bench.loop.drift.counts == {(A, "ConfigMap"): 1}
@@ -128,7 +141,7 @@ async def test_an_edit_of_the_upper_object_is_no_drift() -> None:
     bench = LoopUnderTest()
     await made(bench)
     await bench.run(wanted({"key": "new", "more": "value"}))
-    assert bench.noted.verbs()[-1] == "patch one"
+    assert bench.observer.verbs()[-1] == "patch one"
     assert (bench.loop.drift.counts, events(bench)) == ({}, [])
     await bench.close()
 
@@ -140,13 +153,13 @@ async def test_a_mutation_by_admission_of_the_engines_own_write_is_no_drift() ->
     mutated = copy(data={"key": "mutated"})
     mutated["metadata"] |= {"namespace": "default", "uid": "made-one"}
     answers = [{**mutated, "metadata": {**mutated["metadata"], "resourceVersion": str(n)}} for n in range(101, 105)]
-    bench.lower.answer("create", answers[0])
-    bench.lower.answer("patch", *answers[1:])
+    bench.lower.queue_responses("create", answers[0])
+    bench.lower.queue_responses("patch", *answers[1:])
     await bench.run(wanted({"key": "value"}))
     for _ in answers[1:]:
         bench.loop.add(ONE)
         await bench.loop.wait_idle()
-    assert [step.verb for step in bench.noted.steps] == ["create", "patch", "patch", "patch"]
+    assert [step.verb for step in bench.observer.steps] == ["create", "patch", "patch", "patch"]
     edit(bench, lambda one: one["metadata"]["labels"].update({"theirs": "yes"}))
     bench.loop.add(ONE)
     await bench.loop.wait_idle()
@@ -160,10 +173,10 @@ async def test_a_failed_event_does_not_prevent_the_revert() -> None:
     bench = LoopUnderTest()
     await made(bench)
     edit(bench, edited)
-    bench.clusters[UPPER].answer("create", Unreachable("no answer"))
+    bench.clusters[UPPER].queue_responses("create", Unreachable("no answer"))
     bench.loop.add(ONE)
     await bench.loop.wait_idle()
-    assert bench.noted.verbs()[-1] == "patch one"
+    assert bench.observer.verbs()[-1] == "patch one"
     await bench.close()
 
 
@@ -229,14 +242,14 @@ def test_the_time_of_an_upper_field_shows_whether_its_absence_below_is_drift(bor
     then = {**seen, "data": {"key": "value"}}
     assert found_in(seen, then, original) == ([("/data/key", "")] if is_drift else [])
     assert found_in(seen, then) == [], "without the upper object it is unknown"
-    told = drifted(seen, then, REF, original, ties=False)
-    assert bool(told) is (born < "12:00"), "an engine that runs may have to carry down an edit of that second"
+    drifted_fields = drifted(seen, then, REF, original, ties=False)
+    assert bool(drifted_fields) is (born < "12:00"), "an engine that runs may have to carry down an edit of that second"
 
 
 def test_the_written_keys_annotation_of_a_pod_shows_removed_keys() -> None:
     """A missing label that the engine wrote was removed in the lower cluster, and one that it never wrote is new."""
-    seen = twin(upper_pod(labels={"app": "web"}, annotations={"team": "one"}))
-    then = twin(upper_pod(labels={"app": "web", "new": "yes"}, annotations={"team": "one"}))
+    seen = make_lower_pod(make_upper_pod(labels={"app": "web"}, annotations={"team": "one"}))
+    then = make_lower_pod(make_upper_pod(labels={"app": "web", "new": "yes"}, annotations={"team": "one"}))
     del seen["metadata"]["labels"]["app"], seen["metadata"]["annotations"]["team"]
     pod = Ref(A, POD, "default", "web")
     assert found_in(seen, then, ref=pod) == [("/metadata/annotations/team", ""), ("/metadata/labels/app", "")]
@@ -247,7 +260,9 @@ def test_the_written_keys_annotation_of_a_pod_shows_removed_keys() -> None:
 def test_list_elements_are_matched_by_their_keys() -> None:
     """Containers match by name, and ports of a Service by port and protocol; the path contains the index."""
     container = {"f:containers": {'k:{"name":"side"}': {"f:image": {}}}}
-    seen = twin(upper_pod(spec={"containers": [{"name": "main", "image": "a:1"}, {"name": "side", "image": "b:2"}]}))
+    seen = make_lower_pod(
+        make_upper_pod(spec={"containers": [{"name": "main", "image": "a:1"}, {"name": "side", "image": "b:2"}]})
+    )
     seen["metadata"]["managedFields"] = [{**book("kubectl", "12:01"), "fieldsV1": {"f:spec": container}}]
     then = {**seen, "spec": {"containers": [{"name": "main", "image": "a:2"}, {"name": "side", "image": "b:1"}]}}
     assert found_in(seen, then) == [("/spec/containers/1/image", "kubectl")]
@@ -272,34 +287,34 @@ def test_the_same_drift_counts_once_within_a_period() -> None:
 
     Another change counts at once, and so does the same change much later.
     """
-    here = LoopUnderTest().world
-    seen = marked(config_map("one"), "above")
+    world = LoopUnderTest().world
+    seen = with_owner_marks(config_map("one"), "above")
     seen["metadata"]["managedFields"].append(book("kubectl-edit", "12:01", key={}))
-    entry, detector = put(here.lowers[A].config_maps, seen), DriftDetector()
+    entry, detector = put(world.lowers[A].config_maps, seen), DriftDetector()
     found = Drift(("data.key",), ("kubectl-edit",))
     again = patch(value="again")
-    assert detector.find(again, entry, here, 0.0) == found
-    assert detector.find(again, entry, here, AGAIN - 1) is None
+    assert detector.find(again, entry, world, 0.0) == found
+    assert detector.find(again, entry, world, AGAIN - 1) is None
     other = patch(value="other")
-    assert detector.find(other, entry, here, AGAIN - 1) == found
-    assert detector.find(other, entry, here, 2 * AGAIN) == found
+    assert detector.find(other, entry, world, AGAIN - 1) == found
+    assert detector.find(other, entry, world, 2 * AGAIN) == found
     detector.forget(B)
-    assert detector.find(other, entry, here, 2 * AGAIN) is None
+    assert detector.find(other, entry, world, 2 * AGAIN) is None
     detector.forget(A)
-    assert detector.find(other, entry, here, 2 * AGAIN) == found
+    assert detector.find(other, entry, world, 2 * AGAIN) == found
 
 
 def test_the_drift_detector_keeps_no_content() -> None:
     """A Secret may contain 1 MiB of data, and thousands of objects may have drift."""
-    here = LoopUnderTest().world
-    seen = marked(config_map("one"), "above")
+    world = LoopUnderTest().world
+    seen = with_owner_marks(config_map("one"), "above")
     seen["metadata"]["managedFields"].append(book("kubectl-edit", "12:01", key={}))
-    entry, detector = put(here.lowers[A].config_maps, seen), DriftDetector()
+    entry, detector = put(world.lowers[A].config_maps, seen), DriftDetector()
     large = "x" * 2**20
-    assert detector.find(patch(value=large), entry, here, 0.0)
+    assert detector.find(patch(value=large), entry, world, 0.0)
     assert len(pickle.dumps(detector)) < 1000
-    assert detector.find(patch(value=large), entry, here, 1.0) is None
-    assert detector.find(patch(value=f"{large}y"), entry, here, 1.0)
+    assert detector.find(patch(value=large), entry, world, 1.0) is None
+    assert detector.find(patch(value=f"{large}y"), entry, world, 1.0)
 
 
 @pytest.mark.parametrize("pod_first", [False, True], ids=["before the pod", "after the pod"])
@@ -308,20 +323,20 @@ def test_a_missing_copy_counts_as_deleted_if_a_newer_pod_refers_to_it(*, pod_fir
 
     An older pod proves nothing.
     """
-    here, times = LoopUnderTest().world, ["2026-03-01T11:00:00Z", "2026-03-01T11:00:05Z"]
+    world, times = LoopUnderTest().world, ["2026-03-01T11:00:00Z", "2026-03-01T11:00:05Z"]
     made, started = reversed(times) if pod_first else times
-    put(here.upper.namespaces, space())
-    above = upper_pod(spec=referring(config_maps=["one"]), creationTimestamp=started)
-    put(here.lowers[A].upper_pods, above)
-    put(here.upper.config_maps, config_map("one", creationTimestamp=made))
-    step = Step("create", REF, "because", body=marked(config_map("one"), "ConfigMap-one"), content=7)
-    assert DriftDetector().find(step, None, here, 0.0) is None, "no lower pod refers to it"
-    put(here.lowers[A].pods, twin(above))
+    put(world.upper.namespaces, make_namespace())
+    upper_object = make_upper_pod(spec=spec_with_references(config_maps=["one"]), creationTimestamp=started)
+    put(world.lowers[A].upper_pods, upper_object)
+    put(world.upper.config_maps, config_map("one", creationTimestamp=made))
+    step = Step("create", REF, "because", body=with_owner_marks(config_map("one"), "ConfigMap-one"), content=7)
+    assert DriftDetector().find(step, None, world, 0.0) is None, "no lower pod refers to it"
+    put(world.lowers[A].pods, make_lower_pod(upper_object))
     expected = None if pod_first else Drift((DELETED,))
-    assert DriftDetector().find(step, None, here, 0.0) == expected
+    assert DriftDetector().find(step, None, world, 0.0) == expected
     detector = DriftDetector()
     detector.note(Step("delete", REF, "it is immutable", uid="x"), None)
-    assert detector.find(step, None, here, 0.0) is None, "we deleted it ourselves"
+    assert detector.find(step, None, world, 0.0) is None, "we deleted it ourselves"
 
 
 def test_the_last_drifts_are_kept_and_all_are_counted() -> None:

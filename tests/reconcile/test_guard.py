@@ -2,7 +2,7 @@
 
 import pytest
 from msgspec.structs import replace
-from worldkit import A, put, upper_pod, world
+from worldkit import A, make_upper_pod, make_world, put
 
 from tensile.objects import NAMESPACE, POD, UPPER, Ref
 from tensile.reconcile.guard import GuardedPlan, guard, namespace_of
@@ -15,17 +15,17 @@ LIMITS = Guard(max_deletes=2, max_delete_percent=50)
 
 def owning(**owned: int) -> LowerWorld:
     """Create a lower with so many upper pods that have run, by namespace."""
-    here = world()
+    world = make_world()
     for namespace, count in owned.items():
         for number in range(count):
-            running = upper_pod(f"pod-{number}", status={"phase": "Running"}, namespace=namespace, uid=f"{number}")
-            put(here.lowers[A].upper_pods, running)
-    return here.lowers[A]
+            running = make_upper_pod(f"pod-{number}", status={"phase": "Running"}, namespace=namespace, uid=f"{number}")
+            put(world.lowers[A].upper_pods, running)
+    return world.lowers[A]
 
 
-def deletions(unasked: int, asked: int = 0, namespace: str = "default", first: int = 0) -> Plan:
+def deletions(unasked: int, count: int = 0, namespace: str = "default", first: int = 0) -> Plan:
     """Return a plan with so many unrequested and requested deletions, of pods numbered from `first`."""
-    numbers = range(first, first + unasked + asked)
+    numbers = range(first, first + unasked + count)
     steps = (
         Step("delete", Ref(A, POD, namespace, f"pod-{number}"), "because", uid="u", requested=number - first >= unasked)
         for number in numbers
@@ -90,14 +90,14 @@ def test_pods_that_were_deleted_only_in_the_lower_cluster_get_their_own_message(
 
 def test_deletions_and_missing_lower_pods_are_counted_separately_in_the_message() -> None:
     """Some objects exist only in the lower cluster, and some pods only in the upper one."""
-    words = guard(together(deletions(3, first=100), lost(4)), LIMITS, owning(default=5)).message
-    assert words.startswith("7 changes in namespace default (88 % of the owned objects there) that no user requested")
-    assert ": 3 deletions there, and 4 pods that were deleted only there; if they are correct, run: " in words
+    message = guard(together(deletions(3, first=100), lost(4)), LIMITS, owning(default=5)).message
+    assert message.startswith("7 changes in namespace default (88 % of the owned objects there) that no user requested")
+    assert ": 3 deletions there, and 4 pods that were deleted only there; if they are correct, run: " in message
 
 
 def test_requested_deletions_pass_beside_blocked_ones() -> None:
     """The guard never blocks a deletion that a user requested."""
-    guarded = guard(deletions(3, asked=4), LIMITS, owning(default=5))
+    guarded = guard(deletions(3, count=4), LIMITS, owning(default=5))
     assert len(guarded.plan.steps) == 4
     assert all(step.requested for step in guarded.plan.steps)
 
@@ -140,7 +140,7 @@ def test_forged_lower_pods_do_not_reduce_the_percentage() -> None:
     """
     lower = owning(shop=4)
     for number in range(500):
-        put(lower.pods, upper_pod(f"forged-{number}", namespace="shop", uid=f"f{number}"))
+        put(lower.pods, make_upper_pod(f"forged-{number}", namespace="shop", uid=f"f{number}"))
     assert guard(deletions(3, namespace="shop"), LIMITS, lower).plan.steps == ()
 
 
@@ -153,7 +153,7 @@ def test_the_message_names_only_the_first_three_blocked_namespaces() -> None:
 
 def test_an_object_counts_for_the_upper_namespace_that_maps_to_its_place() -> None:
     """A namespace counts for itself, and an object at no place counts for no namespace."""
-    prefixed = world(f"name: {A}, namespaces: {{mapping: prefix}}").lowers[A]
+    prefixed = make_world(f"name: {A}, namespaces: {{mapping: prefix}}").lowers[A]
     assert prefixed.namespace("shop") == "demo-shop"
     assert namespace_of(Ref(A, POD, "demo-shop", "web"), prefixed) == "shop"
     assert namespace_of(Ref(A, NAMESPACE, "", "demo-shop"), prefixed) == "shop"
@@ -171,7 +171,7 @@ def test_a_single_deletion_is_blocked_if_caches_are_not_synced() -> None:
 @pytest.mark.parametrize("noted", [True, False], ids=["condition on the node", "detected by this engine"])
 def test_after_a_restore_not_even_one_unrequested_deletion_passes(noted: bool) -> None:  # noqa: FBT001 - a parameter
     """The engine cannot know which of them are correct, so all wait, and requested deletions pass."""
-    plan = deletions(1, asked=1)
+    plan = deletions(1, count=1)
     if not noted:
         plan = Plan((replace(plan.steps[0], after_rollback=True), *plan.steps[1:]))
     guarded = guard(plan, LIMITS, owning(default=100), restored=noted)
@@ -184,7 +184,7 @@ def test_after_a_restore_not_even_one_unrequested_deletion_passes(noted: bool) -
 
 def test_after_a_restore_requested_deletions_alone_cause_no_message() -> None:
     """The whole plan passes unchanged."""
-    plan = deletions(0, asked=3)
+    plan = deletions(0, count=3)
     assert guard(plan, LIMITS, owning(default=3), restored=True) == (plan, "", "", ())
 
 

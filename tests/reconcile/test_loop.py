@@ -3,10 +3,10 @@
 from typing import Any
 
 import pytest
-from answering import Held
-from loopkit import ONE, TWO, LoopUnderTest, ScriptedRule, copy, event, present, unfollowed, until
+from answering import HeldResponse
+from loopkit import ONE, TWO, LoopUnderTest, ScriptedRule, copy, event, present, present_uncached, sleep_until
 from virtualtime import clock, in_virtual_time
-from worldkit import STRANGER, A, config_map, marked, put, upper_pod
+from worldkit import STRANGER, A, config_map, make_upper_pod, put, with_owner_marks
 
 from tensile.errors import (
     AlreadyExists,
@@ -36,7 +36,7 @@ def stored(manifest: Manifest, version: int) -> Manifest:
 
 def tries(bench: LoopUnderTest, verb: str = "create") -> int:
     """Return the number of requests with that verb to the lower cluster."""
-    return [one.verb for one in bench.lower.asked].count(verb)
+    return [one.verb for one in bench.lower.calls].count(verb)
 
 
 @in_virtual_time
@@ -44,11 +44,11 @@ async def test_a_desired_object_is_created_once() -> None:
     """The response is cached at once, so the next decision needs no step."""
     bench = LoopUnderTest()
     await bench.run(WANTED)
-    assert bench.noted.verbs() == ["create one"]
+    assert bench.observer.verbs() == ["create one"]
     bench.loop.add(ONE)
     await bench.loop.wait_idle()
-    assert bench.noted.verbs() == ["create one"]
-    assert (bench.noted.errors, bench.noted.troubles, bench.loop.delayed) == ([None], [], 0)
+    assert bench.observer.verbs() == ["create one"]
+    assert (bench.observer.errors, bench.observer.problems, bench.loop.delayed) == ([None], [], 0)
 
 
 @in_virtual_time
@@ -67,26 +67,26 @@ PASSING = [Unreachable("x"), Unauthorized("x"), Expired("x"), ClusterError("x")]
 async def test_a_transient_error_is_retried_with_doubling_back_off(error: ClusterError) -> None:
     """It causes no problem of the key, because the pod's author cannot fix it."""
     bench = LoopUnderTest()
-    bench.lower.answer("create", *[error] * 3)
+    bench.lower.queue_responses("create", *[error] * 3)
     await bench.run(WANTED)
     assert (tries(bench), bench.loop.delayed) == (1, 1)
-    await until(0.0751)
+    await sleep_until(0.0751)
     assert tries(bench) == 2
-    await until(0.2251)
+    await sleep_until(0.2251)
     assert tries(bench) == 3
-    await until(10)
+    await sleep_until(10)
     assert tries(bench) == 4
-    assert (bench.world.problems, bench.noted.troubles, bench.loop.delayed) == ({}, [], 0)
-    assert bench.noted.errors == [error, error, error, None]
+    assert (bench.world.problems, bench.observer.problems, bench.loop.delayed) == ({}, [], 0)
+    assert bench.observer.errors == [error, error, error, None]
 
 
 @in_virtual_time
 async def test_a_lasting_transient_error_is_retried_every_few_seconds() -> None:
     """A cluster that is back is used soon, and one that is not does not get too many requests."""
     bench = LoopUnderTest()
-    bench.lower.answer("create", *[Unreachable("x")] * 1000)
+    bench.lower.queue_responses("create", *[Unreachable("x")] * 1000)
     await bench.run(WANTED)
-    await until(3600)
+    await sleep_until(3600)
     assert 3600 / 5 <= tries(bench) <= 3600 / 3
     await bench.close()
 
@@ -103,14 +103,14 @@ async def test_a_lasting_transient_error_is_retried_every_few_seconds() -> None:
 async def test_a_denied_step_is_a_problem_of_its_key_and_is_retried(error: ClusterError, problem: Problem) -> None:
     """A quota may be raised or a right granted, and the problem is removed once the step succeeds."""
     bench = LoopUnderTest()
-    bench.lower.answer("create", *[error] * 3)
+    bench.lower.queue_responses("create", *[error] * 3)
     await bench.run(WANTED)
     assert bench.world.problems == {ONE: problem}
-    await until(0.2)
+    await sleep_until(0.2)
     assert bench.world.problems == {ONE: problem}
-    await until(15)
+    await sleep_until(15)
     assert (tries(bench), bench.world.problems) == (4, {})
-    assert bench.noted.troubles == [problem]
+    assert bench.observer.problems == [problem]
     assert bench.loop.delayed == 0
 
 
@@ -125,8 +125,8 @@ async def test_a_denied_key_is_decided_again_at_once_with_its_problem() -> None:
         seen.append(of.problems.get(ONE))
         return WANTED
 
-    bench.lower.answer("create", Denied("no room"), Held())
-    bench.rule.says[ONE] = says
+    bench.lower.queue_responses("create", Denied("no room"), HeldResponse())
+    bench.rule.decisions[ONE] = says
     bench.loop.open(A)
     await bench.loop.wait_idle()
     assert seen == [None, Problem("Denied", "no room")]
@@ -138,39 +138,39 @@ async def test_a_denied_key_is_decided_again_at_once_with_its_problem() -> None:
 async def test_a_refused_step_in_back_off_does_not_block_earlier_steps() -> None:
     """The status of a pod that cannot be created is still updated."""
     bench = LoopUnderTest()
-    bench.lower.answer("create", Denied("no room"))
+    bench.lower.queue_responses("create", Denied("no room"))
     await bench.run(WANTED)
     assert tries(bench) == 1
-    await bench.run(Decision((unfollowed("report"), present())))
-    assert bench.noted.verbs() == ["create one", "create report"]
-    await until(10)
-    assert bench.noted.verbs()[2:4] == ["create report", "create one"]
+    await bench.run(Decision((present_uncached("report"), present())))
+    assert bench.observer.verbs() == ["create one", "create report"]
+    await sleep_until(10)
+    assert bench.observer.verbs()[2:4] == ["create report", "create one"]
 
 
 @in_virtual_time
 async def test_an_event_is_created_once_and_again_only_after_a_while() -> None:
     """It is retried if the cluster does not respond, but not if it exists already."""
     bench = LoopUnderTest()
-    bench.clusters[UPPER].answer("create", Unreachable("no answer"), AlreadyExists("told"))
+    bench.clusters[UPPER].queue_responses("create", Unreachable("no answer"), AlreadyExists("told"))
     await bench.run(Decision((event(),)))
-    await until(5)
-    assert bench.noted.verbs() == ["create told"] * 2
+    await sleep_until(5)
+    assert bench.observer.verbs() == ["create told"] * 2
     await bench.run(Decision((event(),)))
-    assert bench.noted.verbs() == ["create told"] * 2
-    await until(2 * EVENT_INTERVAL)
+    assert bench.observer.verbs() == ["create told"] * 2
+    await sleep_until(2 * EVENT_INTERVAL)
     await bench.run(Decision((event(),)))
-    assert bench.noted.verbs() == ["create told"] * 3
+    assert bench.observer.verbs() == ["create told"] * 3
 
 
 @in_virtual_time
 async def test_a_problem_ends_when_its_step_is_not_wanted_any_more() -> None:
     """The pod was deleted, so its step is neither reported nor retried."""
     bench = LoopUnderTest()
-    bench.lower.answer("create", *[Denied("no room")] * 100)
+    bench.lower.queue_responses("create", *[Denied("no room")] * 100)
     await bench.run(WANTED)
     await bench.run(Decision())
     assert bench.world.problems == {}
-    await until(100)
+    await sleep_until(100)
     assert tries(bench) == 1
 
 
@@ -178,16 +178,16 @@ async def test_a_problem_ends_when_its_step_is_not_wanted_any_more() -> None:
 async def test_the_retry_after_of_a_cluster_is_respected() -> None:
     """Even if another change enqueues the key, the step is not retried earlier."""
     bench = LoopUnderTest()
-    bench.lower.answer("create", Throttled("slowly", retry_after=30.0))
+    bench.lower.queue_responses("create", Throttled("slowly", retry_after=30.0))
     await bench.run(WANTED)
     for moment in (1, 10, 29.9):
-        await until(moment)
+        await sleep_until(moment)
         bench.loop.add(ONE)
         await bench.loop.wait_idle()
         assert tries(bench) == 1
-    await until(31)
+    await sleep_until(31)
     assert tries(bench) == 2
-    assert bench.noted.troubles == [Problem("Throttled", "slowly")]
+    assert bench.observer.problems == [Problem("Throttled", "slowly")]
 
 
 RACE_LOST = (
@@ -204,12 +204,12 @@ async def test_after_a_lost_race_the_patch_is_planned_again_on_the_current_objec
     bench = LoopUnderTest()
     put(bench.world.lowers[A].config_maps, {**copy(), "data": {"key": "old"}})
     theirs = stored({**copy(), "data": {"key": "old", "theirs": "yes"}}, 90)
-    bench.lower.answer("patch", error, stored(copy(), 95))
-    bench.lower.answer("read", theirs)
+    bench.lower.queue_responses("patch", error, stored(copy(), 95))
+    bench.lower.queue_responses("read", theirs)
     await bench.run(WANTED)
     assert bench.lower.verbs() == ["patch ConfigMap one", "read ConfigMap one"]
-    await until(1)
-    patch, _ = bench.lower.asked[-1].carried
+    await sleep_until(1)
+    patch, _ = bench.lower.calls[-1].payload
     assert {"op": "remove", "path": "/data/theirs"} in patch.body
     assert bench.world.problems == {}
     assert bench.loop.delayed == 0
@@ -221,11 +221,11 @@ async def test_an_object_that_vanished_before_its_patch_is_created_again() -> No
     bench = LoopUnderTest()
     cache = bench.world.lowers[A].config_maps
     put(cache, {**copy(), "data": {"key": "old"}})
-    bench.lower.answer("patch", NotFound("gone"))
+    bench.lower.queue_responses("patch", NotFound("gone"))
     await bench.run(WANTED)
     assert cache.tombstone("default", "one") is not None
-    await until(1)
-    assert bench.noted.verbs() == ["patch one", "create one"]
+    await sleep_until(1)
+    assert bench.observer.verbs() == ["patch one", "create one"]
 
 
 @in_virtual_time
@@ -240,11 +240,11 @@ async def test_a_delete_with_an_outdated_uid_keeps_the_successor() -> None:
         known = cache.get("default", "one")
         return Decision((Absent(REF, known.uid, "because"),) if known else ())
 
-    bench.lower.answer("delete", Conflict("another UID"))
-    bench.lower.answer("read", stored(config_map("one", uid="theirs"), 90))
-    bench.rule.says[ONE] = end
+    bench.lower.queue_responses("delete", Conflict("another UID"))
+    bench.lower.queue_responses("read", stored(config_map("one", uid="theirs"), 90))
+    bench.rule.decisions[ONE] = end
     bench.loop.open(A)
-    await until(10)
+    await sleep_until(10)
     assert bench.lower.verbs() == ["delete ConfigMap one", "read ConfigMap one"]
     assert cache.tombstone("default", "one") is not None
 
@@ -254,18 +254,18 @@ async def test_a_failed_read_after_a_conflict_is_retried() -> None:
     """The state of the object is unknown then, so nothing is recorded as deleted."""
     bench = LoopUnderTest()
     put(bench.world.lowers[A].config_maps, {**copy(), "data": {"key": "old"}})
-    bench.lower.answer("patch", Conflict("changed"))
-    bench.lower.answer("read", Unreachable("no answer"))
+    bench.lower.queue_responses("patch", Conflict("changed"))
+    bench.lower.queue_responses("read", Unreachable("no answer"))
     await bench.run(WANTED)
     assert bench.world.lowers[A].config_maps.tombstone("default", "one") is None
     assert bench.loop.delayed == 1
-    await until(1)
-    assert bench.noted.errors[-1] is None
+    await sleep_until(1)
+    assert bench.observer.errors[-1] is None
 
 
 FOREIGN = {
     "no owner's": config_map("one"),
-    "another owner's": marked(config_map("one"), "above", STRANGER),
+    "another owner's": with_owner_marks(config_map("one"), "above", STRANGER),
 }
 
 
@@ -274,37 +274,37 @@ FOREIGN = {
 async def test_a_name_of_another_owners_object_is_a_conflict_until_it_is_free(foreign: Manifest) -> None:
     """The object is not changed, the conflict is reported once, and the create is retried every few seconds."""
     bench = LoopUnderTest()
-    bench.lower.answer("create", *[AlreadyExists("taken")] * 4)
-    bench.lower.answer("read", *[stored(foreign, 90)] * 4)
+    bench.lower.queue_responses("create", *[AlreadyExists("taken")] * 4)
+    bench.lower.queue_responses("read", *[stored(foreign, 90)] * 4)
     await bench.run(WANTED)
     assert bench.world.problems[ONE].reason == "NameConflict"
-    await until(60)
-    assert {one.verb for one in bench.lower.asked} == {"create", "read"}
+    await sleep_until(60)
+    assert {one.verb for one in bench.lower.calls} == {"create", "read"}
     assert (tries(bench), bench.world.problems) == (5, {})
-    assert len(bench.noted.troubles) == 1
+    assert len(bench.observer.problems) == 1
 
 
 @in_virtual_time
 async def test_an_existing_object_of_this_owner_is_cached_and_patched() -> None:
     """The response to its creation was lost, so the engine reads it and updates it."""
     bench = LoopUnderTest()
-    bench.lower.answer("create", AlreadyExists("there"))
-    bench.lower.answer("read", stored({**copy(), "data": {"key": "old"}}, 90))
+    bench.lower.queue_responses("create", AlreadyExists("there"))
+    bench.lower.queue_responses("read", stored({**copy(), "data": {"key": "old"}}, 90))
     await bench.run(WANTED)
-    await until(1)
+    await sleep_until(1)
     assert bench.lower.verbs() == ["create ConfigMap one", "read ConfigMap one", "patch ConfigMap one"]
-    assert bench.noted.troubles == []
+    assert bench.observer.problems == []
 
 
 @in_virtual_time
 async def test_a_name_that_is_free_and_in_use_in_turns_is_retried_with_back_off() -> None:
     """Another client may create and delete the object all the time, or the store was restored."""
     bench = LoopUnderTest()
-    bench.lower.answer("create", *[AlreadyExists("there")] * 1000)
+    bench.lower.queue_responses("create", *[AlreadyExists("there")] * 1000)
     await bench.run(WANTED)
-    await until(60)
+    await sleep_until(60)
     assert 5 <= tries(bench) <= 30
-    assert bench.noted.troubles == []
+    assert bench.observer.problems == []
     await bench.close()
 
 
@@ -313,9 +313,9 @@ async def test_a_name_that_is_free_and_in_use_in_turns_is_retried_with_back_off(
 async def test_a_denied_or_existing_event_does_not_block_later_steps(error: ClusterError) -> None:
     """An Event that exists has been recorded, and one that cannot be created must not delay a pod."""
     bench = LoopUnderTest()
-    bench.clusters[UPPER].answer("create", error)
+    bench.clusters[UPPER].queue_responses("create", error)
     await bench.run(Decision((event(), present())))
-    assert bench.noted.verbs() == ["create told", "create one"]
+    assert bench.observer.verbs() == ["create told", "create one"]
     assert (bench.world.problems, bench.loop.delayed) == ({}, 0)
 
 
@@ -323,11 +323,11 @@ async def test_a_denied_or_existing_event_does_not_block_later_steps(error: Clus
 async def test_an_event_whose_cluster_does_not_respond_does_not_block_later_steps() -> None:
     """The Event is retried, but later steps may be for a cluster that responds."""
     bench = LoopUnderTest()
-    bench.clusters[UPPER].answer("create", Unreachable("no answer"))
-    told = EmitEvent(Ref(UPPER, POD, "default", "web"), "u", "Told", "it is so")
-    await bench.run(Decision((told, present())))
-    await until(1)
-    assert [step.ref.kind for step in bench.noted.steps][:3] == [EVENT, CONFIG_MAP, EVENT]
+    bench.clusters[UPPER].queue_responses("create", Unreachable("no answer"))
+    emitted = EmitEvent(Ref(UPPER, POD, "default", "web"), "u", "Told", "it is so")
+    await bench.run(Decision((emitted, present())))
+    await sleep_until(1)
+    assert [step.ref.kind for step in bench.observer.steps][:3] == [EVENT, CONFIG_MAP, EVENT]
 
 
 @in_virtual_time
@@ -336,11 +336,11 @@ async def test_a_step_for_a_cluster_without_a_connection_is_retried() -> None:
     bench = LoopUnderTest()
     connection = bench.clusters.pop(A)
     await bench.run(WANTED)
-    assert isinstance(bench.noted.errors[0], Unreachable)
+    assert isinstance(bench.observer.errors[0], Unreachable)
     bench.clusters[A] = connection
-    await until(10)
-    assert bench.noted.errors[-1] is None
-    assert bench.noted.troubles == []
+    await sleep_until(10)
+    assert bench.observer.errors[-1] is None
+    assert bench.observer.problems == []
 
 
 @in_virtual_time
@@ -349,7 +349,7 @@ async def test_a_confirm_enqueues_its_key_again() -> None:
     bench = LoopUnderTest()
     confirm = Decision((VerifyAbsent(REF, "above", "because"),))
     await bench.run(confirm, WANTED)
-    assert bench.noted.verbs() == ["confirm one", "create one"]
+    assert bench.observer.verbs() == ["confirm one", "create one"]
 
 
 @in_virtual_time
@@ -366,23 +366,23 @@ async def test_an_exception_in_one_rule_stops_no_other_rule() -> None:
         fails.append(False)
         return Decision((present("late"),))
 
-    bench.rules[1].says[TWO._replace(rule="other")] = failing
+    bench.rules[1].decisions[TWO._replace(rule="other")] = failing
     await bench.run(WANTED)
-    assert [type(one) for one in bench.noted.defects] == [ZeroDivisionError]
-    assert bench.noted.verbs() == ["create one"]
-    await until(10)
-    assert bench.noted.verbs() == ["create one", "create late"]
+    assert [type(one) for one in bench.observer.defects] == [ZeroDivisionError]
+    assert bench.observer.verbs() == ["create one"]
+    await sleep_until(10)
+    assert bench.observer.verbs() == ["create one", "create late"]
 
 
 @in_virtual_time
 async def test_an_unexpected_exception_of_a_step_loses_no_key() -> None:
     """An exception other than a ClusterError is reported, and the key is retried."""
     bench = LoopUnderTest()
-    bench.lower.answer("create", ZeroDivisionError())
+    bench.lower.queue_responses("create", ZeroDivisionError())
     await bench.run(WANTED)
-    assert [type(one) for one in bench.noted.defects] == [ZeroDivisionError]
-    await until(10)
-    assert bench.noted.errors == [None]
+    assert [type(one) for one in bench.observer.defects] == [ZeroDivisionError]
+    await sleep_until(10)
+    assert bench.observer.errors == [None]
 
 
 @in_virtual_time
@@ -392,8 +392,8 @@ async def test_a_key_of_an_unknown_rule_is_reported_as_a_rule_error() -> None:
     bench.loop.open(A)
     bench.loop.add(ONE._replace(rule="unknown"))
     await bench.run(WANTED)
-    assert [type(one) for one in bench.noted.defects] == [KeyError]
-    assert bench.noted.verbs() == ["create one"]
+    assert [type(one) for one in bench.observer.defects] == [KeyError]
+    assert bench.observer.verbs() == ["create one"]
     await bench.close()
 
 
@@ -404,20 +404,20 @@ def change(**spec: str) -> Patched:
     return Patched(Ref(A, POD, "default", "pod"), patch, "because", "resize", in_plan=True, independent=True)
 
 
-def forbidden(words: str = "no") -> Denied:
+def forbidden(message: str = "no") -> Denied:
     """Return a denial that is likely to last."""
-    return Denied(words, status=403, reason="Forbidden")
+    return Denied(message, status=403, reason="Forbidden")
 
 
 @in_virtual_time
 async def test_a_refused_independent_step_does_not_block_later_steps() -> None:
     """Later steps are carried out once, and the refused step is retried without a further event."""
     bench = LoopUnderTest()
-    bench.lower.answer("patch", *(forbidden() for _ in range(50)))
+    bench.lower.queue_responses("patch", *(forbidden() for _ in range(50)))
     await bench.run(Decision((change(size="2"), present())))
-    assert bench.noted.verbs() == ["patch pod", "create one"]
+    assert bench.observer.verbs() == ["patch pod", "create one"]
     assert bench.world.problems == {ONE: Problem("Forbidden", "no")}
-    await until(300)
+    await sleep_until(300)
     assert 8 < tries(bench, "patch") < 25
     assert tries(bench) == 1
     await bench.close()
@@ -427,7 +427,7 @@ async def test_a_refused_independent_step_does_not_block_later_steps() -> None:
 async def test_the_problem_combines_the_messages_of_two_refused_steps() -> None:
     """When one of them is not wanted any more, the message of the other one stays."""
     bench = LoopUnderTest()
-    bench.lower.answer("patch", forbidden(), forbidden("too large"), *(forbidden() for _ in range(50)))
+    bench.lower.queue_responses("patch", forbidden(), forbidden("too large"), *(forbidden() for _ in range(50)))
     await bench.run(Decision((change(size="2"), change(image="b"))))
     assert bench.world.problems[ONE].message == "no; too large"
     await bench.run(Decision((change(image="b"),)))
@@ -439,10 +439,10 @@ async def test_the_problem_combines_the_messages_of_two_refused_steps() -> None:
 async def test_a_missing_subresource_of_an_existing_pod_is_a_problem() -> None:
     """An older apiserver does not have the subresource, so a retry does not help."""
     bench = LoopUnderTest()
-    pod = upper_pod("pod", uid="uid-pod")
+    pod = make_upper_pod("pod", uid="uid-pod")
     put(bench.world.lowers[A].pods, pod)
-    bench.lower.answer("patch", NotFound("the server could not find the requested resource", status=404))
-    bench.lower.answer("read", stored(pod, 1))
+    bench.lower.queue_responses("patch", NotFound("the server could not find the requested resource", status=404))
+    bench.lower.queue_responses("read", stored(pod, 1))
     await bench.run(Decision((change(size="2"),)))
     assert bench.world.problems == {
         ONE: Problem("NotFound", "resize: the server could not find the requested resource")
@@ -454,8 +454,8 @@ async def test_a_missing_subresource_of_an_existing_pod_is_a_problem() -> None:
 async def test_a_conflict_of_an_independent_step_does_not_delay_the_next_step() -> None:
     """The next step is carried out at once, before the conflicting step is retried."""
     bench = LoopUnderTest()
-    bench.lower.answer("patch", Conflict("changed since", status=409))
+    bench.lower.queue_responses("patch", Conflict("changed since", status=409))
     await bench.run(Decision((change(size="2"), present())))
-    assert bench.noted.verbs() == ["patch pod", "create one"]
+    assert bench.observer.verbs() == ["patch pod", "create one"]
     assert clock() == 0
     await bench.close()

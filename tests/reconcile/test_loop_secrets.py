@@ -8,10 +8,23 @@ from typing import Any
 
 import pytest
 import structlog
-from answering import Answering
+from answering import FakeCluster
 from loopkit import ONE, ScriptedRule
 from virtualtime import clock, in_virtual_time
-from worldkit import NOW, OWNER_HERE, A, B, home, marked, put, raised, referring, secret, upper_pod, world
+from worldkit import (
+    NOW,
+    OWNER_HERE,
+    A,
+    B,
+    add_namespace,
+    add_virtual_node,
+    make_upper_pod,
+    make_world,
+    put,
+    secret,
+    spec_with_references,
+    with_owner_marks,
+)
 
 from tensile.engine.logging import configure
 from tensile.engine.metrics import Metrics
@@ -37,7 +50,7 @@ ERRORS: dict[str, Any] = {
 }
 
 
-class Telling:
+class LoggingLoopHarness:
     """A loop over one rule that logs to `stream`, and the clusters that it uses."""
 
     def __init__(self, of: World, rule: Any) -> None:
@@ -45,7 +58,7 @@ class Telling:
         self.stream = io.StringIO()
         configure("debug", "json", self.stream)
         self.metrics = Metrics()
-        self.clusters = {name: Answering(name) for name in (UPPER, A, B)}
+        self.clusters = {name: FakeCluster(name) for name in (UPPER, A, B)}
         narration = LoggingObserver(self.metrics, clock, structlog.get_logger("tensile.test"))
         self.loop = Loop(of, (rule,), self.clusters, narration, Timing(lambda: NOW, lambda: 0.5))
 
@@ -55,9 +68,9 @@ class Telling:
         await asyncio.sleep(seconds)
         await self.loop.close(A)
 
-    def told(self) -> str:
+    def output(self) -> str:
         """Return all output: log lines, problems, metrics, and what was written to Events and statuses."""
-        written = [one.carried for one in self.clusters[UPPER].asked if one.ref.kind == EVENT or one.verb == "patch"]
+        written = [one.payload for one in self.clusters[UPPER].calls if one.ref.kind == EVENT or one.verb == "patch"]
         return "\n".join(
             [self.stream.getvalue(), repr(self.world.problems), self.metrics.text().decode(), repr(written)]
         )
@@ -73,51 +86,53 @@ def _as_before() -> Any:
 def refusals(name: str, *values: str) -> list[ClusterError]:
     """Return errors of a kind that quote values, encoded and as they are."""
     sort = ERRORS[name]
-    words = [f"no: {value} is not allowed, nor is {b64encode(value.encode()).decode()}" for value in values]
-    return [sort(one, status=500 if sort is Unreachable else 0, reason="Refused") for one in words] * 5 if sort else []
+    messages = [f"no: {value} is not allowed, nor is {b64encode(value.encode()).decode()}" for value in values]
+    return (
+        [sort(one, status=500 if sort is Unreachable else 0, reason="Refused") for one in messages] * 5 if sort else []
+    )
 
 
 def secret_world(*, is_below: bool) -> World:
     """Create a world in which a pod refers to an applied Secret that has changed since it was copied."""
-    here = world()
-    raised(here)
-    home(here)
-    put(here.lowers[A].upper_pods, upper_pod(spec=referring(secrets=["password"])))
+    world = make_world()
+    add_virtual_node(world)
+    add_namespace(world)
+    put(world.lowers[A].upper_pods, make_upper_pod(spec=spec_with_references(secrets=["password"])))
     annotations = {"kubectl.kubernetes.io/last-applied-configuration": APPLIED}
-    above = {**secret("password", annotations=annotations), "data": {"key": SENT[1]}}
-    put(here.upper.secrets, above)
+    upper_object = {**secret("password", annotations=annotations), "data": {"key": SENT[1]}}
+    put(world.upper.secrets, upper_object)
     if is_below:
-        made = copy_of({**above, "data": {"key": SENT[0], "more": SENT[0]}}, OWNER_HERE, "default")
+        made = copy_of({**upper_object, "data": {"key": SENT[0], "more": SENT[0]}}, OWNER_HERE, "default")
         put(
-            here.lowers[A].secrets,
-            marked({**made, "metadata": {**made["metadata"], "uid": "below"}}, "Secret-password"),
+            world.lowers[A].secrets,
+            with_owner_marks({**made, "metadata": {**made["metadata"], "uid": "below"}}, "Secret-password"),
         )
-    return here
+    return world
 
 
 @pytest.mark.parametrize(("name", "is_below"), list(product(ERRORS, (False, True))))
 @in_virtual_time
 async def test_copying_a_secret_reveals_none_of_its_values(name: str, *, is_below: bool) -> None:
     """This holds for a create and a patch, with and without an error, whatever the error quotes."""
-    telling = Telling(secret_world(is_below=is_below), config.RULE)
+    telling = LoggingLoopHarness(secret_world(is_below=is_below), config.RULE)
     verb = "patch" if is_below else "create"
-    telling.clusters[A].answer(verb, *refusals(name, OLD if is_below else NEW, NEW))
+    telling.clusters[A].queue_responses(verb, *refusals(name, OLD if is_below else NEW, NEW))
     await telling.run(20.0)
     assert key_of(A, "default", "Secret", "password") not in telling.world.problems or name != "none"
-    sent = [one for one in telling.clusters[A].asked if one.verb == verb]
-    assert any(SENT[1] in repr(one.carried) for one in sent), "it was sent indeed"
+    sent = [one for one in telling.clusters[A].calls if one.verb == verb]
+    assert any(SENT[1] in repr(one.payload) for one in sent), "it was sent indeed"
     assert APPLIED not in repr(sent)
-    told = telling.told()
-    assert "password" in told, "its name is told"
-    assert not [one for one in (OLD, NEW, APPLIED, *SENT) if one in told]
+    output = telling.output()
+    assert "password" in output, "its name is told"
+    assert not [one for one in (OLD, NEW, APPLIED, *SENT) if one in output]
 
 
-class Issuing(Answering):
+class TokenIssuingCluster(FakeCluster):
     """A cluster that issues the new value as token."""
 
     async def issue(self, account: Ref, request: Manifest) -> bytes:
         """Issue the value as token."""
-        self.answer("issue", {"spec": {"expirationSeconds": 3600}, "status": {"token": NEW}})
+        self.queue_responses("issue", {"spec": {"expirationSeconds": 3600}, "status": {"token": NEW}})
         return await super().issue(account, request)
 
 
@@ -126,24 +141,24 @@ class Issuing(Answering):
 async def test_an_issued_token_is_not_revealed(name: str) -> None:
     """Only the request that writes it contains the token."""
     rule = ScriptedRule()
-    manifest = marked({**secret("one"), "data": {"token": ""}}, "above")
+    manifest = with_owner_marks({**secret("one"), "data": {"token": ""}}, "above")
     manifest["metadata"]["annotations"][TOKEN_TERM] = ""
     account = Ref(UPPER, SERVICE_ACCOUNT, "default", "robot")
     wanted = TokenSecret(Ref(A, SECRET, "default", "one"), account, (TokenRequest("token", {}),), manifest, "because")
-    rule.say(ONE, Decision((wanted,)))
-    telling = Telling(world(), rule)
-    telling.clusters[UPPER] = Issuing(UPPER)
-    telling.clusters[A].answer("create", *refusals(name, NEW))
+    rule.set_decisions(ONE, Decision((wanted,)))
+    telling = LoggingLoopHarness(make_world(), rule)
+    telling.clusters[UPPER] = TokenIssuingCluster(UPPER)
+    telling.clusters[A].queue_responses("create", *refusals(name, NEW))
     await telling.run(3.0)
-    sent = [one for one in telling.clusters[A].asked if one.verb == "create"]
-    assert any(SENT[1] in repr(one.carried) for one in sent), "it was sent indeed"
-    assert not [one for one in (NEW, SENT[1]) if one in telling.told()]
+    sent = [one for one in telling.clusters[A].calls if one.verb == "create"]
+    assert any(SENT[1] in repr(one.payload) for one in sent), "it was sent indeed"
+    assert not [one for one in (NEW, SENT[1]) if one in telling.output()]
 
 
 @in_virtual_time
 async def test_a_message_that_quotes_no_value_is_shown() -> None:
     """This proves that the other tests in this module can find a message."""
-    telling = Telling(secret_world(is_below=False), config.RULE)
-    telling.clusters[A].answer("create", *[Denied("m4rker-of-nobody", status=403, reason="Refused")] * 5)
+    telling = LoggingLoopHarness(secret_world(is_below=False), config.RULE)
+    telling.clusters[A].queue_responses("create", *[Denied("m4rker-of-nobody", status=403, reason="Refused")] * 5)
     await telling.run(3.0)
-    assert telling.told().count("m4rker-of-nobody") >= 2
+    assert telling.output().count("m4rker-of-nobody") >= 2

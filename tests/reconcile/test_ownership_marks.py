@@ -2,14 +2,14 @@
 
 import orjson
 import pytest
-from worldkit import OWNER_HERE, STRANGER, config_map, marked
+from worldkit import OWNER_HERE, STRANGER, config_map, with_owner_marks
 
 from tensile.kube.store import Transformed
 from tensile.names import FIELD_MANAGER, OWNER, UPPER_UID
 from tensile.objects import Manifest, metadata
 from tensile.reconcile.ownership import Marks, is_of, is_ours, others_wrote, transform_copy, upper_uid_of
 
-OURS = marked(config_map(), "one")
+OURS = with_owner_marks(config_map(), "one")
 
 
 def rewritten(**meta: object) -> Manifest:

@@ -8,10 +8,10 @@ from collections.abc import Iterable
 
 import pytest
 from rbackit import ROBOT, binding, role
-from servicekit import service, sliced
-from stagekit import Stage
+from servicekit import endpoint_slice, service
+from stagekit import EngineSimulation
 from virtualtime import in_virtual_time
-from worldkit import A, account, config_map, secret, space, thing, upper_pod
+from worldkit import A, config_map, make_namespace, make_object, make_service_account, make_upper_pod, secret
 
 from tensile.kubelet.pods.conditions import conditions_of
 from tensile.names import DELETIONS_BLOCKED, OWNER, STORE_RESTORED
@@ -56,61 +56,61 @@ def at(cluster: str, kind: Kind) -> Ref:
     return Ref(cluster, kind, "default" if kind.namespaced else "", NAMES[kind])
 
 
-def staged(*, prompt: bool = True) -> Stage:
-    """Create a stage on which a pod that refers to all other objects runs in lower-a."""
-    stage = Stage(more=ALL, prompt=prompt)
-    stage.raise_nodes()
-    above = stage.clusters[UPPER]
+def simulation_with_pod(*, prompt: bool = True) -> EngineSimulation:
+    """Create a simulation in which a pod that refers to all other objects runs in lower-a."""
+    simulation = EngineSimulation(more=ALL, prompt=prompt)
+    simulation.create_nodes()
+    upper_cluster = simulation.clusters[UPPER]
     volumes = [
         {"name": "c", "configMap": {"name": "settings"}},
         {"name": "s", "secret": {"secretName": "password"}},
         {"name": "d", "persistentVolumeClaim": {"claimName": "data"}},
     ]
-    asked = {
+    claim_spec = {
         "storageClassName": "disk",
         "accessModes": ["ReadWriteOnce"],
         "resources": {"requests": {"storage": "1Gi"}},
     }
-    claim = {**thing("PersistentVolumeClaim", "data"), "spec": asked}
+    claim = {**make_object("PersistentVolumeClaim", "data"), "spec": claim_spec}
     for kind, one in (
-        (NAMESPACE, space()),
+        (NAMESPACE, make_namespace()),
         (CONFIG_MAP, config_map()),
         (SECRET, secret()),
-        (SERVICE_ACCOUNT, account(name="robot")),
+        (SERVICE_ACCOUNT, make_service_account(name="robot")),
         (ROLE, role()),
         (ROLE_BINDING, binding(subjects=[ROBOT])),
         (SERVICE, service()),
-        (ENDPOINT_SLICE, sliced()),
+        (ENDPOINT_SLICE, endpoint_slice()),
         (CLAIM, claim),
-        (POD, upper_pod(spec={"volumes": volumes, "serviceAccountName": "robot"})),
+        (POD, make_upper_pod(spec={"volumes": volumes, "serviceAccountName": "robot"})),
     ):
-        above.place(kind, one)
-    stage.start()
-    return stage
+        upper_cluster.place(kind, one)
+    simulation.start()
+    return simulation
 
 
-async def running(stage: Stage) -> None:
+async def running(simulation: EngineSimulation) -> None:
     """Create all copies, and let the pod run."""
-    await stage.calm()
+    await simulation.advance()
     status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
-    stage.clusters[A].alter(BELOW, lambda pod: pod["status"].update(status, containerStatuses=[{"name": "main"}]))
-    await stage.calm()
-    assert await ours(stage) == sorted(kind.name for kind in NAMES)
+    simulation.clusters[A].alter(BELOW, lambda pod: pod["status"].update(status, containerStatuses=[{"name": "main"}]))
+    await simulation.advance()
+    assert await own_kinds(simulation) == sorted(kind.name for kind in NAMES)
 
 
-async def ours(stage: Stage) -> list[str]:
+async def own_kinds(simulation: EngineSimulation) -> list[str]:
     """Return the kinds of the objects of this topology in the lower cluster that are not being deleted."""
     found = []
     for kind in NAMES:
-        every = await stage.listed(A, kind)
+        every = await simulation.listed(A, kind)
         mine = [one for one in every if OWNER in labels(one) and "deletionTimestamp" not in one["metadata"]]
         found += [kind.name for _ in mine]
     return sorted(found)
 
 
-def note(stage: Stage) -> tuple[str, str]:
+def note(simulation: EngineSimulation) -> tuple[str, str]:
     """Return status and reason of the node's condition about blocked deletions."""
-    node = stage.find(Ref(UPPER, NODE, "", A))
+    node = simulation.find(Ref(UPPER, NODE, "", A))
     assert node is not None
     held = conditions_of(node)[DELETIONS_BLOCKED]
     return held["status"], held["reason"]
@@ -125,15 +125,15 @@ def without(*missing: Kind) -> list[str]:
 @in_virtual_time
 async def test_no_copy_is_deleted_because_a_restored_store_lacks_its_upper_object(kind: Kind) -> None:
     """One object would be within the guard's limits, but it stays, also after a restart of the engine."""
-    stage = staged()
-    await running(stage)
-    stage.restore(at(UPPER, kind))
-    await stage.calm(120)
-    assert await ours(stage) == without()
-    await stage.restart()
-    await stage.calm(120)
-    assert await ours(stage) == without()
-    await stage.stop()
+    simulation = simulation_with_pod()
+    await running(simulation)
+    simulation.restore(at(UPPER, kind))
+    await simulation.advance(120)
+    assert await own_kinds(simulation) == without()
+    await simulation.restart()
+    await simulation.advance(120)
+    assert await own_kinds(simulation) == without()
+    await simulation.stop()
 
 
 FORGETTABLE = (POD, SERVICE, ENDPOINT_SLICE, ROLE, ROLE_BINDING)
@@ -144,23 +144,23 @@ FORGETTABLE = (POD, SERVICE, ENDPOINT_SLICE, ROLE, ROLE_BINDING)
 @in_virtual_time
 async def test_a_restore_is_reported_on_the_node_until_a_user_forces_the_deletion(kind: Kind) -> None:
     """The node's condition keeps the state for later engines, and is False after the forced deletion."""
-    stage = staged()
-    await running(stage)
-    assert note(stage) == ("False", "NoDeletionsBlocked")
-    stage.restore(at(UPPER, kind))
-    await stage.calm()
-    assert note(stage) == ("True", STORE_RESTORED)
-    assert [one for one in stage.script.lines if one.problem and one.problem.reason == STORE_RESTORED]
-    await stage.restart()
-    await stage.calm()
-    assert note(stage) == ("True", STORE_RESTORED)
-    await stage.restart(forced=True)
-    await stage.calm()
-    assert kind.name not in await ours(stage)
-    await stage.restart()
-    await stage.calm()
-    assert note(stage) == ("False", "NoDeletionsBlocked")
-    await stage.stop()
+    simulation = simulation_with_pod()
+    await running(simulation)
+    assert note(simulation) == ("False", "NoDeletionsBlocked")
+    simulation.restore(at(UPPER, kind))
+    await simulation.advance()
+    assert note(simulation) == ("True", STORE_RESTORED)
+    assert [one for one in simulation.observer.records if one.problem and one.problem.reason == STORE_RESTORED]
+    await simulation.restart()
+    await simulation.advance()
+    assert note(simulation) == ("True", STORE_RESTORED)
+    await simulation.restart(forced=True)
+    await simulation.advance()
+    assert kind.name not in await own_kinds(simulation)
+    await simulation.restart()
+    await simulation.advance()
+    assert note(simulation) == ("False", "NoDeletionsBlocked")
+    await simulation.stop()
 
 
 @pytest.mark.parametrize("kind", FORGETTABLE, ids=lambda kind: kind.name)
@@ -170,57 +170,57 @@ async def test_a_copy_is_deleted_if_a_store_that_was_not_restored_lacks_its_uppe
 
     The copy must not stay permanently because the watch missed the deletion.
     """
-    stage = staged()
-    await running(stage)
-    stage.slip(at(UPPER, kind))
-    await stage.calm()
-    assert kind.name not in await ours(stage)
-    assert note(stage) == ("False", "NoDeletionsBlocked")
-    await stage.stop()
+    simulation = simulation_with_pod()
+    await running(simulation)
+    simulation.delete_without_event(at(UPPER, kind))
+    await simulation.advance()
+    assert kind.name not in await own_kinds(simulation)
+    assert note(simulation) == ("False", "NoDeletionsBlocked")
+    await simulation.stop()
 
 
 @in_virtual_time
 async def test_deletions_are_not_blocked_any_more_if_the_upper_object_exists_again() -> None:
     """A newer backup may have been restored, or the objects created again from Git."""
-    stage = staged()
-    await running(stage)
-    before = stage.find(at(UPPER, SERVICE))
-    stage.restore(at(UPPER, SERVICE))
-    await stage.calm()
-    assert note(stage) == ("True", STORE_RESTORED)
-    stage.clusters[UPPER].place(SERVICE, {**(before or {}), "metadata": (before or {})["metadata"]})
-    await stage.calm()
-    assert (await ours(stage), note(stage)) == (without(), ("False", "NoDeletionsBlocked"))
-    await stage.stop()
+    simulation = simulation_with_pod()
+    await running(simulation)
+    before = simulation.find(at(UPPER, SERVICE))
+    simulation.restore(at(UPPER, SERVICE))
+    await simulation.advance()
+    assert note(simulation) == ("True", STORE_RESTORED)
+    simulation.clusters[UPPER].place(SERVICE, {**(before or {}), "metadata": (before or {})["metadata"]})
+    await simulation.advance()
+    assert (await own_kinds(simulation), note(simulation)) == (without(), ("False", "NoDeletionsBlocked"))
+    await simulation.stop()
 
 
 @in_virtual_time
 async def test_the_condition_about_a_restore_stays_while_the_lower_does_not_respond() -> None:
     """No deletion is planned while the state of the lower is unknown, which must not end the block."""
-    stage = staged()
-    await running(stage)
-    stage.restore(at(UPPER, POD))
-    await stage.calm()
-    stage.quieten(A, 60)
-    await stage.calm(700)
-    assert note(stage) == ("True", STORE_RESTORED)
-    await stage.restart()
-    stage.quieten(A, 0)
-    await stage.calm()
-    assert (await ours(stage), note(stage)) == (without(), ("True", STORE_RESTORED))
-    await stage.stop()
+    simulation = simulation_with_pod()
+    await running(simulation)
+    simulation.restore(at(UPPER, POD))
+    await simulation.advance()
+    simulation.set_unreachable(A, 60)
+    await simulation.advance(700)
+    assert note(simulation) == ("True", STORE_RESTORED)
+    await simulation.restart()
+    simulation.set_unreachable(A, 0)
+    await simulation.advance()
+    assert (await own_kinds(simulation), note(simulation)) == (without(), ("True", STORE_RESTORED))
+    await simulation.stop()
 
 
 @in_virtual_time
 async def test_an_observed_deletion_passes_after_a_restore() -> None:
     """The watch reported the deletion of the upper pod, so the lower pod is deleted."""
-    stage = staged()
-    await running(stage)
-    stage.restore(at(UPPER, SERVICE))
-    await stage.delete(at(UPPER, POD), 0)
-    await stage.calm()
-    assert stage.find(BELOW) is None
-    await stage.stop()
+    simulation = simulation_with_pod()
+    await running(simulation)
+    simulation.restore(at(UPPER, SERVICE))
+    await simulation.delete(at(UPPER, POD), 0)
+    await simulation.advance()
+    assert simulation.find(BELOW) is None
+    await simulation.stop()
 
 
 def made_anew() -> Iterable[Kind]:
@@ -231,17 +231,17 @@ def made_anew() -> Iterable[Kind]:
 @in_virtual_time
 async def test_copies_that_a_restored_lower_lacks_are_created_again() -> None:
     """The upper cluster has their content."""
-    stage = staged()
-    await running(stage)
-    stage.restore(*(at(A, kind) for kind in made_anew()))
-    await stage.calm()
-    assert await ours(stage) == without()
-    await stage.stop()
+    simulation = simulation_with_pod()
+    await running(simulation)
+    simulation.restore(*(at(A, kind) for kind in made_anew()))
+    await simulation.advance()
+    assert await own_kinds(simulation) == without()
+    await simulation.stop()
 
 
-async def upper(stage: Stage) -> Manifest:
+async def upper(simulation: EngineSimulation) -> Manifest:
     """Return the upper pod."""
-    found = stage.find(at(UPPER, POD))
+    found = simulation.find(at(UPPER, POD))
     assert found is not None
     return found
 
@@ -252,22 +252,22 @@ async def test_a_pod_that_a_restored_lower_lacks_is_not_ready_but_not_failed() -
 
     A forced run by a user sets the pod to Failed.
     """
-    stage = staged()
-    await running(stage)
-    stage.restore(BELOW)
-    await stage.calm(120)
+    simulation = simulation_with_pod()
+    await running(simulation)
+    simulation.restore(BELOW)
+    await simulation.advance(120)
     for _ in range(2):
-        found = await upper(stage)
+        found = await upper(simulation)
         ready = conditions_of(found)["Ready"]
         assert (found["status"]["phase"], ready["status"], ready["reason"]) == ("Running", "False", STORE_RESTORED)
-        assert (stage.find(BELOW), note(stage)) == (None, ("True", STORE_RESTORED))
-        await stage.restart()
-        await stage.calm(120)
-    await stage.restart(forced=True)
-    await stage.calm()
-    found = await upper(stage)
+        assert (simulation.find(BELOW), note(simulation)) == (None, ("True", STORE_RESTORED))
+        await simulation.restart()
+        await simulation.advance(120)
+    await simulation.restart(forced=True)
+    await simulation.advance()
+    found = await upper(simulation)
     assert (found["status"]["phase"], found["status"]["reason"]) == ("Failed", "LowerPodLost")
-    await stage.stop()
+    await simulation.stop()
 
 
 @in_virtual_time
@@ -276,33 +276,33 @@ async def test_a_lower_pod_is_kept_if_a_restored_store_has_an_older_upper_pod() 
 
     The running lower pod belongs to the later of two upper pods, which the restored store lacks.
     """
-    stage = staged()
-    await running(stage)
-    above, copy = await upper(stage), stage.find(BELOW)
-    stage.exchange(at(UPPER, POD), {**above, "metadata": {**above["metadata"], "uid": "older"}})
+    simulation = simulation_with_pod()
+    await running(simulation)
+    upper_object, copy = await upper(simulation), simulation.find(BELOW)
+    simulation.restore_older(at(UPPER, POD), {**upper_object, "metadata": {**upper_object["metadata"], "uid": "older"}})
     for _ in range(2):
-        await stage.calm(120)
-        assert stage.find(BELOW) == copy
-        assert (await upper(stage))["status"]["phase"] == "Running"
-        assert note(stage) == ("True", STORE_RESTORED)
-        await stage.restart()
-    await stage.restart(forced=True)
-    await stage.calm()
-    assert uid_below(stage) != uid(copy or {})
-    await stage.stop()
+        await simulation.advance(120)
+        assert simulation.find(BELOW) == copy
+        assert (await upper(simulation))["status"]["phase"] == "Running"
+        assert note(simulation) == ("True", STORE_RESTORED)
+        await simulation.restart()
+    await simulation.restart(forced=True)
+    await simulation.advance()
+    assert uid_below(simulation) != uid(copy or {})
+    await simulation.stop()
 
 
-def uid_below(stage: Stage) -> str:
+def uid_below(simulation: EngineSimulation) -> str:
     """Return the UID of the lower pod, "" if there is none."""
-    return uid(stage.find(BELOW) or {"metadata": {"uid": ""}})
+    return uid(simulation.find(BELOW) or {"metadata": {"uid": ""}})
 
 
 @in_virtual_time
 async def test_a_pod_that_a_lower_lacks_without_a_restore_is_failed() -> None:
     """Another client deleted the lower pod, and one pod is within the guard's limits."""
-    stage = staged()
-    await running(stage)
-    stage.slip(BELOW)
-    await stage.calm()
-    assert (await upper(stage))["status"]["reason"] == "LowerPodLost"
-    await stage.stop()
+    simulation = simulation_with_pod()
+    await running(simulation)
+    simulation.delete_without_event(BELOW)
+    await simulation.advance()
+    assert (await upper(simulation))["status"]["reason"] == "LowerPodLost"
+    await simulation.stop()

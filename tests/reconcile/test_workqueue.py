@@ -263,19 +263,19 @@ async def test_an_exception_in_the_work_of_a_key_frees_its_slot() -> None:
 @in_virtual_time
 async def test_an_exception_in_a_decision_stops_no_other_key() -> None:
     """The other keys are decided, and the queue becomes idle."""
-    desk, told = QueueWorker(), list[object]()
+    desk, reported = QueueWorker(), list[object]()
 
     def failing() -> Work:
         """Raise an unexpected exception."""
         raise ValueError("a defect")
 
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["exception"]))
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context["exception"]))
     desk.work[ONE] = failing
     desk.queue.add(ONE)
     desk.queue.add(TWO)
     await desk.queue.wait_idle()
     assert desk.names() == ["one", "two"]
-    assert [type(one) for one in told] == [ValueError]
+    assert [type(one) for one in reported] == [ValueError]
 
 
 @in_virtual_time

@@ -35,7 +35,7 @@ def pod(name: str, node: str = "n-1") -> Manifest:
     return {"metadata": meta, "spec": {"nodeName": node, "containers": [{"name": "main"}]}, "status": status}
 
 
-class Apiserver:
+class TableApiserver:
     """An apiserver that answers reads from a table and records requests; a watch gets the events that a test sends."""
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class Apiserver:
             addons.CLAIMS: [],
             addons.VOLUMES: [],
         }
-        self.asked: list[tuple[str, dict[str, str]]] = []
+        self.requests: list[tuple[str, dict[str, str]]] = []
         self.written: asyncio.Queue[tuple[str, str, Any]] = asyncio.Queue()
         self.events: dict[str, asyncio.Queue[Manifest]] = {path: asyncio.Queue() for path in self.objects}
         self.page = ""
@@ -60,7 +60,7 @@ class Apiserver:
             body = await request.json() if request.can_read_body else None
             self.written.put_nowait((request.method, request.path, body))
             return web.json_response({}, status=201)
-        self.asked.append((request.path, dict(request.query)))
+        self.requests.append((request.path, dict(request.query)))
         if "watch" in request.query:
             return await self._watched(request)
         found = self.objects.get(request.path)
@@ -86,9 +86,9 @@ def layout(tmp_path: Path, now: datetime) -> Layout:
 
 
 @asynccontextmanager
-async def scripted(layout: Layout) -> AsyncIterator[Apiserver]:
+async def scripted(layout: Layout) -> AsyncIterator[TableApiserver]:
     """Run an apiserver at the cluster's port, with its certificate, for callers with a certificate of the cluster."""
-    server = Apiserver()
+    server = TableApiserver()
     application = web.Application()
     application.router.add_route("*", "/{rest:.*}", server.answer)
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(layout.pki / "ca.crt"))
@@ -104,18 +104,18 @@ async def scripted(layout: Layout) -> AsyncIterator[Apiserver]:
 
 
 @pytest_asyncio.fixture
-async def server(layout: Layout) -> AsyncIterator[Apiserver]:
+async def server(layout: Layout) -> AsyncIterator[TableApiserver]:
     """The scripted apiserver, which runs as long as the test does."""
     async with scripted(layout) as running:
         yield running
 
 
 @pytest_asyncio.fixture
-async def cluster(layout: Layout, server: Apiserver) -> AsyncIterator[AddonCluster]:
+async def cluster(layout: Layout, server: TableApiserver) -> AsyncIterator[AddonCluster]:
     """The cluster as the addons access it, with its nodes read."""
     async with AddonCluster(layout) as opened:
         await opened.read_kubelets()
-        server.asked.clear()
+        server.requests.clear()
         yield opened
 
 
@@ -148,11 +148,11 @@ async def read(session: aiohttp.ClientSession, layout: Layout, path: str, status
 
 
 async def test_pod_metrics_cover_the_pods_that_the_apiserver_selects(
-    served: aiohttp.ClientSession, server: Apiserver, layout: Layout
+    served: aiohttp.ClientSession, server: TableApiserver, layout: Layout
 ) -> None:
     """The query is forwarded unchanged, and the answer has the usage of every pod that the apiserver returns."""
     body = await read(served, layout, f"{ROOT}/namespaces/shop/pods?labelSelector=app%20in%20(web%2Cdb)&limit=500")
-    assert server.asked == [("/api/v1/namespaces/shop/pods", {"labelSelector": "app in (web,db)", "limit": "500"})]
+    assert server.requests == [("/api/v1/namespaces/shop/pods", {"labelSelector": "app in (web,db)", "limit": "500"})]
     samples = pod_samples(body)
     assert {place: sample.containers["main"].cpu for place, sample in samples.items()} == {
         ("shop", "web"): 250_000_000,
@@ -207,7 +207,7 @@ async def test_metrics_get_503_if_the_apiserver_does_not_answer(layout: Layout) 
 
 
 async def test_kubelets_are_read_at_the_address_of_their_node(
-    served: aiohttp.ClientSession, cluster: AddonCluster, server: Apiserver, layout: Layout
+    served: aiohttp.ClientSession, cluster: AddonCluster, server: TableApiserver, layout: Layout
 ) -> None:
     """Usage of a virtual node and its pods needs two readings; until then they are absent, and other pods are not."""
     addresses = [{"type": "InternalIP", "address": LOOPBACK}]
@@ -228,7 +228,7 @@ async def test_kubelets_are_read_at_the_address_of_their_node(
     assert len(node_samples(await read(served, layout, f"{ROOT}/nodes"))) == 2
 
 
-async def test_volumes_are_created_and_deleted(cluster: AddonCluster, server: Apiserver, layout: Layout) -> None:
+async def test_volumes_are_created_and_deleted(cluster: AddonCluster, server: TableApiserver, layout: Layout) -> None:
     """On watch events the provisioner creates the volume of a new claim, and deletes a released volume."""
     notes = {addons.STORAGE_PROVISIONER: LOWER_PROVISIONER, addons.SELECTED_NODE: "n-1"}
     spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}

@@ -123,14 +123,14 @@ def done(ended: subprocess.CompletedProcess[str]) -> str:
 
 def get(place: Sandbox, *what: str, cluster: str = "upper") -> dict[str, Any]:
     """Return an object or a list, or nothing if there is none."""
-    shown = place.kubectl("get", *what, "-o", "json", cluster=cluster)
-    return json.loads(shown.stdout) if shown.returncode == 0 else {}
+    completed = place.kubectl("get", *what, "-o", "json", cluster=cluster)
+    return json.loads(completed.stdout) if completed.returncode == 0 else {}
 
 
 def top(place: Sandbox, *what: str, cluster: str = "upper") -> dict[str, list[str]]:
     """Return the output of `kubectl top`, by name."""
-    shown = place.kubectl("top", *what, "--no-headers", cluster=cluster)
-    return {line.split()[0]: line.split()[1:] for line in shown.stdout.splitlines()}
+    completed = place.kubectl("top", *what, "--no-headers", cluster=cluster)
+    return {line.split()[0]: line.split()[1:] for line in completed.stdout.splitlines()}
 
 
 def test_a_job_completes_unless_its_pods_have_a_longer_duration(place: Sandbox) -> None:

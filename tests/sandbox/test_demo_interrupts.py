@@ -32,7 +32,7 @@ def test_the_first_signal_interrupts(number: signal.Signals) -> None:
         signal.raise_signal(number)
 
 
-class Deaf:
+class SignalledDestructor:
     """An object whose destructor receives a signal, where Python discards exceptions."""
 
     def __del__(self) -> None:
@@ -44,7 +44,7 @@ def test_an_interrupt_that_python_discards_is_raised_again() -> None:
 
     def work() -> None:
         """Destroy the object, and continue for longer than the test should wait."""
-        Deaf()
+        SignalledDestructor()
         threading.Event().wait(20)
 
     with pytest.raises(KeyboardInterrupt), interruptible():
@@ -54,7 +54,7 @@ def test_an_interrupt_that_python_discards_is_raised_again() -> None:
 def test_no_interrupt_is_raised_again_after_the_block() -> None:
     """A pending alarm is canceled at the end of the block, because without a handler it would kill the program."""
     with interruptible():
-        Deaf()
+        SignalledDestructor()
         assert signal.getitimer(signal.ITIMER_REAL)[0] > 0
     assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
 
@@ -62,7 +62,7 @@ def test_no_interrupt_is_raised_again_after_the_block() -> None:
 def test_no_interrupt_is_raised_again_once_signals_are_ignored() -> None:
     """The cleanup of a demo that ended by itself is not interrupted either."""
     with interruptible():
-        Deaf()
+        SignalledDestructor()
         ignore()
         assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from demo_stage import until
+from demokit import until
 
 from tensile.sandbox.demo import LAST, DemoEngine, DemoError
 

@@ -5,7 +5,7 @@ import io
 from tensile.sandbox.demo import DemoScreen
 
 
-def shown(*, colour: bool) -> str:
+def screen_output(*, colour: bool) -> str:
     """Return the output of a screen for a title, words and a command."""
     stream = io.StringIO()
     screen = DemoScreen(stream, colour=colour)
@@ -17,17 +17,17 @@ def shown(*, colour: bool) -> str:
 
 def test_output_without_color_is_plain_text() -> None:
     """A file or a pipe gets each line unchanged."""
-    assert shown(colour=False) == "\n# Two nodes\nLook at them.\n  kubectl get nodes\n\n$ kubectl get nodes\n"
+    assert screen_output(colour=False) == "\n# Two nodes\nLook at them.\n  kubectl get nodes\n\n$ kubectl get nodes\n"
 
 
 def test_output_with_color_has_the_same_text() -> None:
     """Titles and commands are highlighted; without the escape codes the text is the same."""
-    text = shown(colour=True)
+    text = screen_output(colour=True)
     assert "\x1b[1m# Two nodes\x1b[0m" in text
     assert "\x1b[36m$ kubectl get nodes\x1b[0m" in text
     for code in ("\x1b[1m", "\x1b[36m", "\x1b[0m"):
         text = text.replace(code, "")
-    assert text == shown(colour=False)
+    assert text == screen_output(colour=False)
 
 
 def test_output_is_flushed_before_a_command_writes() -> None:

@@ -32,7 +32,7 @@ MADE = apiserver.topology(["lower-a", "lower-b"], kubelet_port=23450, telemetry_
 THERE = {"topology.yaml", EDITED_FILE, WORKLOAD_FILE, "upper.kubeconfig", "lower-a.kubeconfig", "lower-b.kubeconfig"}
 
 
-def words(command: Command) -> list[str]:
+def shell_words(command: Command) -> list[str]:
     """Return a command line as a shell would split it."""
     return shlex.split(command.line)
 
@@ -40,7 +40,7 @@ def words(command: Command) -> list[str]:
 @pytest.mark.parametrize("command", COMMANDS, ids=LINES)
 def test_each_command_can_be_typed(command: Command) -> None:
     """It begins with a program, and characters that are special to a shell are quoted."""
-    assert words(command)[0] in {"kubectl", "tensile", "cat", "cp", "grep"}
+    assert shell_words(command)[0] in {"kubectl", "tensile", "cat", "cp", "grep"}
     bare = "".join(command.line.split("'")[::2])
     assert not set(bare) & set('{}$|&;<>*?`"\\()')
 
@@ -48,16 +48,16 @@ def test_each_command_can_be_typed(command: Command) -> None:
 @pytest.mark.parametrize("command", COMMANDS, ids=LINES)
 def test_each_command_names_files_that_exist(command: Command) -> None:
     """Every file of a command belongs to the sandbox or to the demo."""
-    files = {word for word in words(command) if word.endswith((".yaml", ".kubeconfig"))}
+    files = {word for word in shell_words(command) if word.endswith((".yaml", ".kubeconfig"))}
     assert files <= THERE
 
 
 @pytest.mark.parametrize(
-    "command", [one for one in COMMANDS if {"wait", "rollout", "delete"} & set(words(one))], ids=str
+    "command", [one for one in COMMANDS if {"wait", "rollout", "delete"} & set(shell_words(one))], ids=str
 )
 def test_commands_that_wait_have_a_timeout(command: Command) -> None:
     """It ends them before the tour's shell does, so that their own output names the missing object."""
-    assert "--timeout=60s" in words(command)
+    assert "--timeout=60s" in shell_words(command)
 
 
 def test_scenes_have_distinct_titles_and_short_lines() -> None:
@@ -130,7 +130,7 @@ def test_the_edit_cordons_and_labels_only_lower_b() -> None:
 
 def test_grep_shows_the_complete_edited_entry() -> None:
     """The output of grep is the complete entry of lower-b."""
-    assert words(EDIT.lines[0]) == ["grep", "-A", "4", "name: lower-b", EDITED_FILE]
+    assert shell_words(EDIT.lines[0]) == ["grep", "-A", "4", "name: lower-b", EDITED_FILE]
     after = edited(MADE).splitlines()
     start = after.index("- name: lower-b")
     assert after[start + 4] == "  kubeconfig: lower-b.kubeconfig"

@@ -10,7 +10,7 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from papers import Papers
+from certkit import CertificateSet
 from releasekit import PROGRAM, ReleaseServer, archive, free_port, serving
 
 from tensile.sandbox import binaries, download
@@ -65,7 +65,7 @@ def test_a_program_is_executable_and_has_its_own_name(server: ReleaseServer, fol
     assert path.name == "one"
     assert path.read_bytes() == PROGRAM
     assert os.access(path, os.X_OK)
-    assert server.asked == [f"{PATH}.sha256", PATH]
+    assert server.requests == [f"{PATH}.sha256", PATH]
 
 
 def test_a_program_is_extracted_from_its_archive(server: ReleaseServer, folder: Path) -> None:
@@ -80,18 +80,18 @@ def test_a_program_is_extracted_from_its_archive(server: ReleaseServer, folder: 
 
 def test_a_wrong_checksum_is_reported_with_both_digests(server: ReleaseServer, folder: Path) -> None:
     """The error names the file, which is deleted."""
-    server.publish(ONE, said=OTHER)
+    server.publish(ONE, checksum=OTHER)
     found = hashlib.sha256(PROGRAM).hexdigest()
-    said = refused(server, folder)
-    assert said.startswith(f"{server.address}{PATH}: wrong checksum, the file was deleted: ")
-    assert f"expected sha256 {OTHER} (by {server.address}{PATH}.sha256), got {found}" in said
+    error = refused(server, folder)
+    assert error.startswith(f"{server.address}{PATH}: wrong checksum, the file was deleted: ")
+    assert f"expected sha256 {OTHER} (by {server.address}{PATH}.sha256), got {found}" in error
 
 
 def test_a_known_checksum_is_not_requested(server: ReleaseServer, folder: Path) -> None:
     """A file whose checksum is part of this package is compared with that one."""
     known = replace(ONE, checksums="", digest=OTHER)
     assert f"expected sha256 {OTHER} (by tensile)" in refused(server, folder, known)
-    assert server.asked == [PATH]
+    assert server.requests == [PATH]
 
 
 @pytest.mark.parametrize("text", ["", "<html>sign in</html>", "abc", f"{OTHER}  another"])
@@ -99,7 +99,7 @@ def test_checksums_without_the_file_are_refused(server: ReleaseServer, folder: P
     """A proxy's page is no checksum, and the file itself is not requested."""
     server.bodies[f"{PATH}.sha256"] = text.encode()
     assert refused(server, folder) == f"{server.address}{PATH}.sha256: it has no sha256 of one"
-    assert PATH not in server.asked
+    assert PATH not in server.requests
 
 
 def test_a_truncated_file_is_refused(server: ReleaseServer, folder: Path) -> None:
@@ -136,7 +136,7 @@ def test_a_missing_file_is_reported(server: ReleaseServer, folder: Path) -> None
     """The error has its address; if a checksum is missing, no file is downloaded."""
     del server.bodies["/other.example/v2/SHA256SUMS"]
     assert refused(server, folder, ONE, PACKED).startswith(f"{server.address}/other.example/v2/SHA256SUMS: 404 ")
-    assert PATH not in server.asked
+    assert PATH not in server.requests
     del server.bodies[PATH]
     assert refused(server, folder).startswith(f"{server.address}{PATH}: 404 ")
 
@@ -165,18 +165,18 @@ def test_a_host_that_never_answers_is_reported_after_a_time_limit(folder: Path) 
 def test_a_redirect_to_another_scheme_than_https_is_refused(server: ReleaseServer, folder: Path, target: str) -> None:
     """This applies to a loopback server too; the target, which may contain a token, is not shown."""
     server.redirects[PATH] = target
-    said = refused(server, folder)
-    assert said == f"{server.address}{PATH}: refused a redirect to {target.partition(':')[0]}, not https"
+    error = refused(server, folder)
+    assert error == f"{server.address}{PATH}: refused a redirect to {target.partition(':')[0]}, not https"
 
 
 def test_a_redirect_to_https_is_followed(server: ReleaseServer, folder: Path, tmp_path: Path) -> None:
     """The projects' hosts redirect to their storage, whose certificate is verified."""
-    papers = Papers(tmp_path)
-    with serving(papers.server_context()) as store:
+    certificates = CertificateSet(tmp_path)
+    with serving(certificates.server_context()) as store:
         store.bodies["/one"] = PROGRAM
         server.redirects[PATH] = f"{store.address}/one"
         assert "CERTIFICATE_VERIFY_FAILED" in refused(server, folder)
-        trust = ssl.create_default_context(cadata=papers.authority.pem.decode())
+        trust = ssl.create_default_context(cadata=certificates.authority.pem.decode())
         hosts = ReleaseHosts(server.address, trust=trust)
         download.download((ONE,), folder, hosts, Updates(print))
     assert (folder / "one").read_bytes() == PROGRAM
@@ -184,11 +184,11 @@ def test_a_redirect_to_https_is_followed(server: ReleaseServer, folder: Path, tm
 
 def test_a_redirect_loop_is_refused(folder: Path, tmp_path: Path) -> None:
     """The error is one line, like every other reason."""
-    papers = Papers(tmp_path)
+    certificates = CertificateSet(tmp_path)
     known = replace(ONE, checksums="", digest=OTHER)
-    with serving(papers.server_context()) as server:
+    with serving(certificates.server_context()) as server:
         server.redirects[PATH] = f"{server.address}{PATH}"
-        trust = ssl.create_default_context(cadata=papers.authority.pem.decode())
+        trust = ssl.create_default_context(cadata=certificates.authority.pem.decode())
         with pytest.raises(DownloadError, match=rf"^{server.address}{PATH}: 302 .* infinite loop") as error:
             download.download((known,), folder, ReleaseHosts(server.address, trust=trust), Updates(print))
     assert "\n" not in str(error.value)
@@ -201,8 +201,8 @@ def test_a_file_that_is_too_large_is_refused(server: ReleaseServer, folder: Path
     if unsized:
         server.unsized.add(PATH)
     size = "" if unsized else "1001 bytes, "
-    said = refused(server, folder, size=1000)
-    assert said == f"{server.address}{PATH}: {size}more than the 1000 bytes that are allowed"
+    error = refused(server, folder, size=1000)
+    assert error == f"{server.address}{PATH}: {size}more than the 1000 bytes that are allowed"
 
 
 def test_a_program_that_is_too_large_in_its_archive_is_refused(server: ReleaseServer, folder: Path) -> None:
@@ -229,7 +229,7 @@ def test_https_requests_use_the_proxy(server: ReleaseServer, folder: Path) -> No
     hosts = ReleaseHosts("https://mirror.example", proxy=f"http://me:pass@127.0.0.1:{server.port}")
     with pytest.raises(DownloadError, match=r"^https://mirror\.example/.*: Tunnel connection failed: 403") as error:
         download.download((ONE,), folder, hosts, Updates(print))
-    assert server.asked == ["mirror.example:443"]
+    assert server.requests == ["mirror.example:443"]
     assert "pass" not in str(error.value)
 
 
@@ -330,26 +330,26 @@ def pair(version: str, _architecture: str) -> tuple[ReleasedFile, ...]:
 SET = ProgramSet("pair", "v1", ("one", "two"), ".", "-s -w", "no time at all", pair)
 
 
-def finder(tmp_path: Path, address: str, said: list[str]) -> Finder:
+def finder(tmp_path: Path, address: str, messages: list[str]) -> Finder:
     """Return a finder with a mirror, an empty cache, and sources of a program."""
     source = tmp_path / "sources" / "pair"
     source.mkdir(parents=True, exist_ok=True)
     (source / "go.mod").write_text("module pair\n\ngo 1.21\n")
     (source / "main.go").write_text('package main\n\nfunc main() { println("built") }\n')
     environ = {"PATH": os.environ["PATH"], "XDG_CACHE_HOME": str(tmp_path / "cache"), download.VARIABLE: address}
-    return Finder(environ, said.append, sources=source.parent)
+    return Finder(environ, messages.append, sources=source.parent)
 
 
 def test_a_set_is_downloaded_once(server: ReleaseServer, tmp_path: Path) -> None:
     """The second search finds it without a request, and the cache has no other files but the lock."""
-    said: list[str] = []
-    folder = finder(tmp_path, server.address, said).find(SET)
-    asked = len(server.asked)
-    assert finder(tmp_path, server.address, said).find(SET) == folder
-    assert len(server.asked) == asked
+    messages: list[str] = []
+    folder = finder(tmp_path, server.address, messages).find(SET)
+    request_count = len(server.requests)
+    assert finder(tmp_path, server.address, messages).find(SET) == folder
+    assert len(server.requests) == request_count
     assert folder.name.startswith("pair-v1-released-")
-    assert said[0] == f"downloading pair v1 (once) into {folder}"
-    assert [line.partition(" in ")[0] for line in said[1:]] == ["done"]
+    assert messages[0] == f"downloading pair v1 (once) into {folder}"
+    assert [line.partition(" in ")[0] for line in messages[1:]] == ["done"]
     assert sorted(path.name for path in folder.parent.iterdir()) == ["lock", folder.name]
 
 
@@ -358,35 +358,35 @@ def test_a_set_that_cannot_be_downloaded_is_built(server: ReleaseServer, tmp_pat
     """A message has the reason, and no file of the download is left."""
     address = server.address
     if broken == "wrong":
-        server.publish(ONE, said=OTHER)
+        server.publish(ONE, checksum=OTHER)
     elif broken == "missing":
         del server.bodies[PATH]
     elif broken == "refused":
         address = f"http://127.0.0.1:{free_port()}"
     else:
         server.publish(ONE, b"\x7fELF but not for this machine")
-    said: list[str] = []
-    folder = finder(tmp_path, address, said).find(SET)
+    messages: list[str] = []
+    folder = finder(tmp_path, address, messages).find(SET)
     assert not folder.name.startswith("pair-v1-released-")
     assert sorted(path.name for path in folder.iterdir()) == ["one", "two"]
     assert sorted(path.name for path in folder.parent.iterdir()) == ["lock", folder.name]
-    words = {
+    reasons = {
         "wrong": "wrong checksum",
         "missing": "404",
         "refused": "Connection refused",
         "does not run": "the released one v1 does not run on this machine",
     }
-    assert words[broken] in said[1]
-    assert said[1].endswith(": pair is built instead")
-    assert said[2].startswith("building pair v1 (once, no time at all) into ")
+    assert reasons[broken] in messages[1]
+    assert messages[1].endswith(": pair is built instead")
+    assert messages[2].startswith("building pair v1 (once, no time at all) into ")
 
 
 def test_downloads_can_be_disabled(server: ReleaseServer, tmp_path: Path) -> None:
     """The set is then built, without a request and without a message about downloads."""
-    said: list[str] = []
-    folder = finder(tmp_path, "off", said).find(SET)
-    assert server.asked == []
-    assert said[0].startswith("building pair v1")
+    messages: list[str] = []
+    folder = finder(tmp_path, "off", messages).find(SET)
+    assert server.requests == []
+    assert messages[0].startswith("building pair v1")
     assert not folder.name.startswith("pair-v1-released-")
 
 

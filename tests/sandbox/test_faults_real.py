@@ -39,8 +39,8 @@ def pid(sandbox: Sandbox, cluster: str, component: str) -> int:
 
 def taints(sandbox: Sandbox, name: str) -> list[str]:
     """Return the effects of the taints of a node of the upper cluster."""
-    shown = sandbox.kubectl("get", "node", name, "-o", "json")
-    return [one["effect"] for one in json.loads(shown.stdout)["spec"].get("taints", [])]
+    completed = sandbox.kubectl("get", "node", name, "-o", "json")
+    return [one["effect"] for one in json.loads(completed.stdout)["spec"].get("taints", [])]
 
 
 @pytest.mark.parametrize("cluster", ["upper", LOWER])

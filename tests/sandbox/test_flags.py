@@ -216,6 +216,6 @@ def test_only_an_upper_scheduler_with_the_extender_has_a_configuration(
 ) -> None:
     """All other schedulers have no extender, and therefore no requests to one."""
     options = Options(extender=extender)
-    above, below = (command(one, binaries, "kube-scheduler", options) for one in (upper, lower))
-    assert above.get("config") == (str(upper.directory / "scheduler.yaml") if extender else None)
-    assert "config" not in below
+    upper_object, lower_object = (command(one, binaries, "kube-scheduler", options) for one in (upper, lower))
+    assert upper_object.get("config") == (str(upper.directory / "scheduler.yaml") if extender else None)
+    assert "config" not in lower_object

@@ -68,16 +68,16 @@ def test_output_without_a_known_cause_has_no_explanation(ask: object, output: st
 
 
 @pytest.mark.parametrize(
-    ("said", "found"),
+    ("cause", "found"),
     [
         ('{"level":"fatal","error":"walpb: write: no space left on device"}', "no space left on device: free 5 GB"),
         ("E0101 inotify_init: too many open files", "too many open files: stop other programs that watch files"),
         ("fatal error: runtime: out of memory", "out of memory: a build needs 2 GB"),
     ],
 )
-def test_only_the_cause_is_shown_from_a_programs_log(said: str, found: str) -> None:
+def test_only_the_cause_is_shown_from_a_programs_log(cause: str, found: str) -> None:
     """The log is for developers, and the limit of the machine is for its user."""
-    assert go_build.of_program(f"first\n{said}\nlast\n").startswith(found)
+    assert go_build.of_program(f"first\n{cause}\nlast\n").startswith(found)
 
 
 def test_a_long_line_is_truncated() -> None:

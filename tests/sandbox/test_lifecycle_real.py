@@ -287,9 +287,9 @@ def test_an_unfinished_sandbox_is_removed_by_the_next_up(tmp_path: Path, capsys:
 def test_programs_are_prepared_once(capsys: pytest.CaptureFixture[str]) -> None:
     """Programs that were built before are found without a message, and every program is listed."""
     assert commands.prepare() == 0
-    said = capsys.readouterr()
-    assert said.err == ""
-    programs = [Path(line) for line in said.out.splitlines()]
+    output = capsys.readouterr()
+    assert output.err == ""
+    programs = [Path(line) for line in output.out.splitlines()]
     assert len(programs) == len(state.Binaries.__struct_fields__)
     assert all(os.access(path, os.X_OK) for path in programs)
 
@@ -298,8 +298,8 @@ def test_two_concurrent_ups_start_one_sandbox(tmp_path: Path) -> None:
     """The second one waits for the first one and finds its sandbox."""
     place = tmp_path / "s"
     with begin_up(place, "0, 0") as one, begin_up(place, "0, 0") as two:
-        said = [process.communicate(timeout=300)[0].split()[0] for process in (one, two)]
-    assert sorted(said) == ["already", "ready"]
+        outputs = [process.communicate(timeout=300)[0].split()[0] for process in (one, two)]
+    assert sorted(outputs) == ["already", "ready"]
     assert (one.returncode, two.returncode) == (0, 0)
     assert commands.down(place) == 0
     assert list(tmp_path.iterdir()) == []

@@ -84,8 +84,8 @@ def test_clusters_within_the_inotify_limit_give_no_warning() -> None:
 
 def test_too_many_clusters_for_the_inotify_limit_are_reported() -> None:
     """The error has the figures, a sufficient command, and the possible number of clusters."""
-    said = processes.inotify_shortage(13, 20, 128)
-    assert said == (
+    warning = processes.inotify_shortage(13, 20, 128)
+    assert warning == (
         "13 clusters need 169 inotify instances, and 20 of the 128 of this user are used: raise the limit with "
         "`sudo sysctl fs.inotify.max_user_instances=378`, or use --lowers 7 or less"
     )

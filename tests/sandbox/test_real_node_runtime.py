@@ -84,16 +84,16 @@ def test_a_busybox_that_needs_a_loader_is_not_used(tmp_path: Path) -> None:
 @pytest.mark.parametrize("has_lists", [True, False], ids=["the machine's lists", "downloaded lists"])
 def test_packages_are_fetched_once(tmp_path: Path, *, has_lists: bool) -> None:
     """They are unpacked into the cache with a message and found there later, without other files."""
-    said: list[str] = []
+    messages: list[str] = []
     cache = tmp_path / "cache"
     cache.mkdir()
     environ = {"PATH": f"{fetcher(tmp_path / 'tools', has_lists=has_lists)}:/no/such"}
-    found = real_node.find_runtime(cache, environ, said.append)
-    assert real_node.find_runtime(cache, environ, said.append) == found
+    found = real_node.find_runtime(cache, environ, messages.append)
+    assert real_node.find_runtime(cache, environ, messages.append) == found
     (folder,) = cache.iterdir()
     assert found.busybox == str(folder / "usr/bin/busybox")
     assert {path.name for path in folder.iterdir()} == {"usr"}
-    (line,) = said
+    (line,) = messages
     assert "containernetworking-plugins" in line
 
 

@@ -192,11 +192,14 @@ def test_the_metrics_api_is_registered_with_its_port_and_ca(lower: Layout) -> No
 
 def test_the_default_storage_class_has_the_same_name_in_all_clusters(upper: Layout, lower: Layout) -> None:
     """No topology has to map it, and volumes wait until the scheduler has chosen a node."""
-    above, below = apiserver.storage_class(upper), apiserver.storage_class(lower)
-    assert above["metadata"] == below["metadata"]
-    assert above["metadata"]["annotations"] == {"storageclass.kubernetes.io/is-default-class": "true"}
-    assert (above["provisioner"], below["provisioner"]) == ("tensile-kube.io/lower", apiserver.LOWER_PROVISIONER)
-    assert above["volumeBindingMode"] == below["volumeBindingMode"] == "WaitForFirstConsumer"
+    upper_object, lower_object = apiserver.storage_class(upper), apiserver.storage_class(lower)
+    assert upper_object["metadata"] == lower_object["metadata"]
+    assert upper_object["metadata"]["annotations"] == {"storageclass.kubernetes.io/is-default-class": "true"}
+    assert (upper_object["provisioner"], lower_object["provisioner"]) == (
+        "tensile-kube.io/lower",
+        apiserver.LOWER_PROVISIONER,
+    )
+    assert upper_object["volumeBindingMode"] == lower_object["volumeBindingMode"] == "WaitForFirstConsumer"
 
 
 @pytest.mark.parametrize("name", ["pod-ready", "pod-succeed", "pod-fail"])

@@ -47,7 +47,7 @@ if word == "bound":
 """
 
 
-class Start:
+class SandboxStartProcess:
     """A stand-in for the start of a sandbox, in a separate process."""
 
     def __init__(self, directory: Path, word: str) -> None:
@@ -75,9 +75,9 @@ class Start:
 
 
 @pytest.fixture
-def starts() -> Iterator[list[Start]]:
+def starts() -> Iterator[list[SandboxStartProcess]]:
     """A list of starts, which are all ended after the test."""
-    begun: list[Start] = []
+    begun: list[SandboxStartProcess] = []
     yield begun
     for start in begun:
         start.process.kill()
@@ -87,9 +87,11 @@ def starts() -> Iterator[list[Start]]:
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
 @pytest.mark.parametrize("word", ["begun", "stateless"])
-def test_a_killed_start_leaves_nothing(tmp_path: Path, starts: list[Start], number: signal.Signals, word: str) -> None:
+def test_a_killed_start_leaves_nothing(
+    tmp_path: Path, starts: list[SandboxStartProcess], number: signal.Signals, word: str
+) -> None:
     """No process and no file is left, whether or not the state had been written."""
-    start = Start(tmp_path / "s", word)
+    start = SandboxStartProcess(tmp_path / "s", word)
     starts.append(start)
     until(start.left, "the start's process")
     start.end(number)
@@ -97,18 +99,20 @@ def test_a_killed_start_leaves_nothing(tmp_path: Path, starts: list[Start], numb
     assert list(tmp_path.iterdir()) == []
 
 
-def test_other_files_survive_a_killed_start(tmp_path: Path, starts: list[Start]) -> None:
+def test_other_files_survive_a_killed_start(tmp_path: Path, starts: list[SandboxStartProcess]) -> None:
     """A directory that existed before is kept with its content."""
     (tmp_path / "notes.txt").write_text("mine")
-    start = Start(tmp_path, "begun")
+    start = SandboxStartProcess(tmp_path, "begun")
     starts.append(start)
     start.end(signal.SIGKILL)
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
-def test_a_sandbox_survives_its_start_if_the_guard_is_released(tmp_path: Path, starts: list[Start]) -> None:
+def test_a_sandbox_survives_its_start_if_the_guard_is_released(
+    tmp_path: Path, starts: list[SandboxStartProcess]
+) -> None:
     """After the release, the starter's end does not end the sandbox."""
-    start = Start(tmp_path / "s", "kept")
+    start = SandboxStartProcess(tmp_path / "s", "kept")
     starts.append(start)
     start.process.communicate()
     assert start.process.returncode == 0
@@ -116,18 +120,18 @@ def test_a_sandbox_survives_its_start_if_the_guard_is_released(tmp_path: Path, s
     assert (tmp_path / "s" / "upper").is_dir()
 
 
-def test_a_bound_sandbox_ends_with_its_starter(tmp_path: Path, starts: list[Start]) -> None:
+def test_a_bound_sandbox_ends_with_its_starter(tmp_path: Path, starts: list[SandboxStartProcess]) -> None:
     """It ends even if the starter gets a SIGKILL long after the start."""
-    start = Start(tmp_path / "s", "bound")
+    start = SandboxStartProcess(tmp_path / "s", "bound")
     starts.append(start)
     start.process.kill()
     until(lambda: not start.directory.exists(), "the removal of the directory")
     assert start.left() == []
 
 
-def test_a_bound_sandbox_does_not_keep_its_directory_locked(tmp_path: Path, starts: list[Start]) -> None:
+def test_a_bound_sandbox_does_not_keep_its_directory_locked(tmp_path: Path, starts: list[SandboxStartProcess]) -> None:
     """Other commands can lock the directory while the guard watches."""
-    start = Start(tmp_path / "s", "bound")
+    start = SandboxStartProcess(tmp_path / "s", "bound")
     starts.append(start)
     with claimed(start.directory) as claim:
         assert claim.created == []

@@ -71,9 +71,9 @@ def execute(pod: Sandbox, *command: str, stdin: str | None = None) -> subprocess
 
 def logs(pod: Sandbox, *flags: str) -> str:
     """Return the output of kubectl logs for the pod."""
-    shown = pod.kubectl("logs", f"--namespace={SPACE}", "web", *flags, cluster=LOWER)
-    assert shown.returncode == 0, shown.stderr
-    return shown.stdout
+    completed = pod.kubectl("logs", f"--namespace={SPACE}", "web", *flags, cluster=LOWER)
+    assert completed.returncode == 0, completed.stderr
+    return completed.stdout
 
 
 def log_file(pod: Sandbox, container: str) -> Path:
@@ -238,18 +238,18 @@ def test_an_unterminated_line_is_shown(pod: Sandbox) -> None:
 def test_a_log_of_another_format_is_refused(pod: Sandbox) -> None:
     """The error has its first line; a single invalid line among valid ones is omitted."""
     log_file(pod, "second").write_text("plain text\n")
-    shown = pod.kubectl("logs", f"--namespace={SPACE}", "web", "--container=second", cluster=LOWER)
-    assert shown.returncode != 0
-    assert 'unsupported log format: "plain text\\n"' in shown.stderr
+    completed = pod.kubectl("logs", f"--namespace={SPACE}", "web", "--container=second", cluster=LOWER)
+    assert completed.returncode != 0
+    assert 'unsupported log format: "plain text\\n"' in completed.stderr
     log_file(pod, "second").write_text(LINES + "plain text\n" + LINES)
     assert logs(pod, "--container=second") == "one\ntwo\nthree\nfour\n" * 2
 
 
 def test_previous_logs_are_not_found(pod: Sandbox) -> None:
     """The container never restarted, and kubectl gets an error."""
-    shown = pod.kubectl("logs", f"--namespace={SPACE}", "web", "--container=first", "--previous", cluster=LOWER)
-    assert shown.returncode != 0
-    assert "not found" in shown.stderr
+    completed = pod.kubectl("logs", f"--namespace={SPACE}", "web", "--container=first", "--previous", cluster=LOWER)
+    assert completed.returncode != 0
+    assert "not found" in completed.stderr
 
 
 def test_a_log_can_be_followed(written: Sandbox) -> None:
@@ -342,7 +342,7 @@ def _followed(sandbox: Sandbox, path: Path) -> bool:
     return False
 
 
-class Hello(http.server.BaseHTTPRequestHandler):
+class GreetingHandler(http.server.BaseHTTPRequestHandler):
     """Answers each request with a greeting."""
 
     def do_GET(self) -> None:
@@ -358,7 +358,7 @@ class Hello(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def server() -> Iterator[int]:
     """The port of a server on this machine, whose network all pods of the sandbox share."""
-    serving = http.server.ThreadingHTTPServer((LOOPBACK, 0), Hello)
+    serving = http.server.ThreadingHTTPServer((LOOPBACK, 0), GreetingHandler)
     thread = threading.Thread(target=serving.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     yield serving.server_port

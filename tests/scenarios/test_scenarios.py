@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import yaml
-from scenario_words import as_text, happen, staged, standing, told
-from stagekit import Stage
+from scenariokit import as_text, described, final_state, run_act, start_scenario
+from stagekit import EngineSimulation
 from virtualtime import in_virtual_time
 
 HERE = Path(__file__).parent
@@ -22,25 +22,25 @@ RECORDING = bool(os.environ.get("TENSILE_RECORD"))
 @in_virtual_time
 async def play(scenario: dict[str, Any], lines: list[str]) -> None:
     """Play a scenario, and record it in `lines`."""
-    stage = staged(scenario)
+    simulation = start_scenario(scenario)
     try:
-        await _play(scenario, stage, lines)
+        await _play(scenario, simulation, lines)
     finally:
-        await stage.stop()
+        await simulation.stop()
 
 
-async def _play(scenario: dict[str, Any], stage: Stage, lines: list[str]) -> None:
+async def _play(scenario: dict[str, Any], simulation: EngineSimulation, lines: list[str]) -> None:
     lines.append(f"# {scenario['about']}")
-    stage.start()
-    await stage.settle()
+    simulation.start()
+    await simulation.wait_idle()
     if not scenario.get("before"):
-        lines += ["", "start:", *_indented(told(stage.script.lines))]
+        lines += ["", "start:", *_indented(described(simulation.observer.records))]
     for act in scenario.get("then") or ():
-        stage.script.lines.clear()
-        await happen(stage, act)
-        await stage.settle()
-        lines += ["", f"{as_text(act)}:", *_indented(told(stage.script.lines))]
-    lines += ["", "in the end:", *_indented(await standing(stage))]
+        simulation.observer.records.clear()
+        await run_act(simulation, act)
+        await simulation.wait_idle()
+        lines += ["", f"{as_text(act)}:", *_indented(described(simulation.observer.records))]
+    lines += ["", "in the end:", *_indented(await final_state(simulation))]
 
 
 def _indented(lines: list[str]) -> list[str]:

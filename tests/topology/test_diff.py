@@ -23,7 +23,7 @@ def topology(*lowers: str, more: str = "", name: str = "demo") -> Topology:
     return parse(f"{HEAD.replace('demo', name)}lowers:{' []' if not lowers else ''}\n{items}{more}\n")
 
 
-def words(old: Topology, new: Topology) -> tuple[str, ...]:
+def change_messages(old: Topology, new: Topology) -> tuple[str, ...]:
     """Return the messages about the changes that are applied."""
     return edit(old, new).changes
 
@@ -56,7 +56,7 @@ def test_a_changed_label_is_the_only_change_in_the_message() -> None:
     """Other fields of the lower and other lowers are not listed."""
     old = topology("lower-a, qps: 7, node: {labels: {zone: b, rack: r}}", "lower-b, node: {labels: {zone: b}}")
     new = topology("lower-a, qps: 7, node: {labels: {zone: c, rack: r}}", "lower-b, node: {labels: {zone: b}}")
-    assert words(old, new) == ("lowers[lower-a].node.labels.zone: b -> c",)
+    assert change_messages(old, new) == ("lowers[lower-a].node.labels.zone: b -> c",)
     assert edit(old, new).lowers == Lowers(NOTHING, NOTHING, frozenset(["lower-a"]))
 
 
@@ -80,7 +80,7 @@ def test_a_changed_kubelet_port_of_a_node_is_applied() -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "message"),
     [
         ("qps: 1", "qps: 2", "qps: 1 -> 2"),
         ("context: null", "context: eu", "context: null -> eu"),
@@ -95,10 +95,10 @@ def test_a_changed_kubelet_port_of_a_node_is_applied() -> None:
         ("node: {annotations: {a: b}}", "node: {annotations: {a: c}}", "node.annotations.a: b -> c"),
     ],
 )
-def test_the_message_for_a_changed_lower_uses_keys_and_values_of_the_file(old: str, new: str, said: str) -> None:
+def test_the_message_for_a_changed_lower_uses_keys_and_values_of_the_file(old: str, new: str, message: str) -> None:
     """A text is quoted if it could also be another value."""
     start, end = (topology(f"a, serviceAccounts: {{identity: none}}, {fields}") for fields in (old, new))
-    assert words(start, end) == (f"lowers[a].{said}",)
+    assert change_messages(start, end) == (f"lowers[a].{message}",)
 
 
 def test_a_window_is_formatted_as_schedule_time_zone_and_duration() -> None:
@@ -106,9 +106,9 @@ def test_a_window_is_formatted_as_schedule_time_zone_and_duration() -> None:
     night = "{schedule: 0 2 * * *, duration: 4h}"
     weekend = "{schedule: 0 0 * * 6, duration: 48h, timeZone: Asia/Tokyo}"
     both = topology("a", more=f"windows: [{night}, {weekend}]")
-    assert words(both, topology("a", more=f"windows: [{weekend}, {night}]")) == ()
+    assert change_messages(both, topology("a", more=f"windows: [{weekend}, {night}]")) == ()
     fewer = topology("a", more=f"windows: [{night}]")
-    assert words(both, fewer) == ('windows: "0 0 * * 6 Asia/Tokyo for 48h" removed',)
+    assert change_messages(both, fewer) == ('windows: "0 0 * * 6 Asia/Tokyo for 48h" removed',)
     assert concerns_all(both, fewer)
 
 
@@ -116,30 +116,30 @@ def test_taints_are_formatted_as_in_kubectl() -> None:
     """They are a set: another order is no change, and another effect is another taint."""
     first, second = "{key: k, value: v, effect: NoSchedule}", "{key: k, effect: NoExecute}"
     both = topology(f"a, node: {{taints: [{first}, {second}]}}")
-    assert words(both, topology(f"a, node: {{taints: [{second}, {first}]}}")) == ()
-    assert words(both, topology(f"a, node: {{taints: [{second}]}}")) == (
+    assert change_messages(both, topology(f"a, node: {{taints: [{second}, {first}]}}")) == ()
+    assert change_messages(both, topology(f"a, node: {{taints: [{second}]}}")) == (
         "lowers[a].node.taints: k=v:NoSchedule removed",
     )
-    assert words(topology("a, node: {taints: []}"), topology(f"a, node: {{taints: [{second}]}}")) == (
+    assert change_messages(topology("a, node: {taints: []}"), topology(f"a, node: {{taints: [{second}]}}")) == (
         "lowers[a].node.taints: k=:NoExecute added",
     )
 
 
 def test_a_long_value_is_truncated_in_the_message() -> None:
     """An annotation may have 256 KiB, but a log line must be short."""
-    (said,) = words(
+    (message,) = change_messages(
         topology("a, node: {annotations: {k: v}}"), topology(f"a, node: {{annotations: {{k: {'x' * 999}}}}}")
     )
-    assert said.startswith("lowers[a].node.annotations.k: v -> xxxx")
-    assert said.endswith("...")
-    assert len(said) < 130
+    assert message.startswith("lowers[a].node.annotations.k: v -> xxxx")
+    assert message.endswith("...")
+    assert len(message) < 130
 
 
 def test_equal_changes_of_several_lowers_have_one_message() -> None:
     """A changed default affects all lowers except those that set the field themselves."""
     old = topology("a", "b, qps: 7", "c")
     new = topology("a", "b, qps: 7", "c", more="lowerDefaults: {qps: 3}")
-    assert words(old, new) == ("lowers[a, c].qps: 500 -> 3",)
+    assert change_messages(old, new) == ("lowers[a, c].qps: 500 -> 3",)
     assert edit(old, new).lowers.changed == frozenset("ac")
 
 
@@ -152,11 +152,11 @@ def test_a_changed_default_without_effect_is_not_listed() -> None:
 def test_a_changed_field_of_the_topology_is_listed_for_it_and_for_the_lowers_that_inherit_it() -> None:
     """The first message is the change of the file, the second one its effect."""
     old, new = topology("a", more="onConflict: fail"), topology("a", more="onConflict: adopt")
-    assert words(old, new) == ("onConflict: fail -> adopt", "lowers[a].onConflict: fail -> adopt")
+    assert change_messages(old, new) == ("onConflict: fail -> adopt", "lowers[a].onConflict: fail -> adopt")
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "message"),
     [
         ("guard: {maxDeletes: 5}", "guard.maxDeletes: 20 -> 5"),
         ("descheduler: {interval: 90s}", "descheduler.interval: 1m -> 90s"),
@@ -165,10 +165,10 @@ def test_a_changed_field_of_the_topology_is_listed_for_it_and_for_the_lowers_tha
         ("webhook: {service: {namespace: n, name: m}}", 'webhook.service: null -> {"namespace": "n", "name": "m"}'),
     ],
 )
-def test_the_message_for_a_change_outside_the_lowers_uses_keys_and_values_of_the_file(more: str, said: str) -> None:
+def test_the_message_for_a_change_outside_the_lowers_uses_keys_and_values_of_the_file(more: str, message: str) -> None:
     """No lower is affected by it."""
     found = edit(topology("a"), topology("a", more=more))
-    assert found.changes == (said,)
+    assert found.changes == (message,)
     assert found.lowers == Lowers(NOTHING, NOTHING, NOTHING)
 
 
@@ -260,9 +260,9 @@ def test_each_lower_is_added_removed_changed_or_unaffected(data: st.DataObject) 
 def test_the_example_topology_can_be_compared_with_an_empty_one_in_both_directions() -> None:
     """It has every field that a file can have."""
     example, empty = parse(EXAMPLE), parse(EMPTY)
-    assert "lower lower-a added" in words(empty, example)
-    assert "kubelet.tlsKeyFile: pki/kubelet.key -> null" in words(example, empty)
-    assert words(example, parse(EXAMPLE)) == ()
+    assert "lower lower-a added" in change_messages(empty, example)
+    assert "kubelet.tlsKeyFile: pki/kubelet.key -> null" in change_messages(example, empty)
+    assert change_messages(example, parse(EXAMPLE)) == ()
 
 
 @pytest.mark.parametrize(

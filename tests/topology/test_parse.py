@@ -39,17 +39,17 @@ def fields_at(section: type[models.Section], data: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "kind", "words"),
+    ("version", "kind", "message"),
     [
         ("apps/v1", "Deployment", "this is a Deployment, and no topology: apply it with kubectl"),
         ("v1", "Config", "this is a kubeconfig: write its path under lowers[].kubeconfig"),
     ],
 )
-def test_a_file_of_another_kind_has_one_error(version: str, kind: str, words: str) -> None:
+def test_a_file_of_another_kind_has_one_error(version: str, kind: str, message: str) -> None:
     """There is no error about keys of a topology."""
     with pytest.raises(TopologyErrors) as refused:
         parse(f"apiVersion: {version}\nkind: {kind}\nspec: {{}}\n")
-    assert str(refused.value).startswith(f"topology.yaml:2:7: kind: {words}")
+    assert str(refused.value).startswith(f"topology.yaml:2:7: kind: {message}")
     assert len(refused.value.problems) == 1
 
 

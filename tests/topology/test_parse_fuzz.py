@@ -158,8 +158,8 @@ def test_the_error_for_a_misspelled_key_suggests_the_right_key(path: tuple[Any, 
     key = path[-1][:2] + path[-1][3:]
     found = outcome(json.dumps(renamed(data_of(EXAMPLE), path, key)))
     assert isinstance(found, TopologyErrors)
-    told = {problem.path: problem.text for problem in found.problems}
-    assert told[(*path[:-1], key)] == f"unknown key; did you mean {path[-1]}?"
+    texts = {problem.path: problem.text for problem in found.problems}
+    assert texts[(*path[:-1], key)] == f"unknown key; did you mean {path[-1]}?"
 
 
 @examples(300, derandomize=True)

@@ -22,7 +22,7 @@ def refusal(bad: Bad) -> TopologyErrors:
     return caught.value
 
 
-def place(problem: TopologyProblem) -> tuple[int, int, str]:
+def position_of(problem: TopologyProblem) -> tuple[int, int, str]:
     """Return line, column and path of a problem."""
     return *problem.position, show_path(problem.path)
 
@@ -32,8 +32,8 @@ def test_the_error_for_an_invalid_file_has_line_column_key_and_message(bad: Bad)
     """If the file has only one mistake, there is only one error."""
     problems = refusal(bad).problems
     here = (bad.line, bad.column, bad.path)
-    told = [(place(problem), problem.text) for problem in problems]
-    assert any(where == here and bad.words in text for where, text in told), told[:5]
+    reported = [(position_of(problem), problem.text) for problem in problems]
+    assert any(where == here and bad.message in text for where, text in reported), reported[:5]
     assert not bad.alone or len(problems) == 1
 
 
@@ -68,7 +68,7 @@ def test_all_errors_of_a_file_are_reported_in_the_order_of_the_file() -> None:
     )
     with pytest.raises(TopologyErrors) as caught:
         parse(text)
-    assert [place(problem) for problem in caught.value.problems] == [
+    assert [position_of(problem) for problem in caught.value.problems] == [
         (5, 25, "lowers[0].kubeconfig"),
         (6, 10, "lowers[1].name"),
         (6, 33, "lowers[1].qps"),

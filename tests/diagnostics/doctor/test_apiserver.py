@@ -4,7 +4,21 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from doctorkit import CA, LOWER, NOW, at, contact, der, facts, levels, only, side, signed_by, topology, way
+from doctorkit import (
+    CA,
+    LOWER,
+    NOW,
+    cluster_facts,
+    contact,
+    der,
+    facts,
+    findings_at,
+    levels,
+    only_finding,
+    server_endpoint,
+    signed_by,
+    topology,
+)
 
 from tensile.diagnostics.doctor.apiserver import check_connection, minor_of
 from tensile.diagnostics.doctor.facts import ContactResult, Finding, Level, Stage, TokenInfo
@@ -15,15 +29,15 @@ OTHER = authority("other-ca", NOW)
 YEARS = timedelta(days=800)
 
 
-def told(found: ContactResult | None, **fields: Any) -> list[Finding]:
+def access_findings(found: ContactResult | None, **fields: Any) -> list[Finding]:
     """Return the findings on a lower cluster with this contact result."""
-    one = side(contact=found, **fields)
+    one = cluster_facts(contact=found, **fields)
     return list(check_connection(one, facts(None, one)))
 
 
 def test_a_healthy_cluster_has_only_ok_findings() -> None:
     """The cluster is reachable, accepts the credential, has the tested version, and its clock agrees."""
-    found = told(contact())
+    found = access_findings(contact())
     assert levels(found) == [Level.OK] * 4
     assert [one.what for one in found] == [
         "https://192.0.2.1:6443 answers",
@@ -35,21 +49,21 @@ def test_a_healthy_cluster_has_only_ok_findings() -> None:
 
 def test_unreadable_credentials_are_reported_with_the_error_and_its_advice() -> None:
     """The finding contains the error and the advice of the reader unchanged, including colons and parentheses."""
-    trouble, remedy = "kubeconfigs/gone: cannot be read (No such file)", "check: the path: and its permissions"
-    one = side(access_error=trouble, remedy=remedy, contact=None)
-    assert only(check_connection(one, facts(None, one))) == Finding(LOWER, "reach", Level.FAIL, trouble, remedy)
+    error, remedy = "kubeconfigs/gone: cannot be read (No such file)", "check: the path: and its permissions"
+    one = cluster_facts(access_error=error, remedy=remedy, contact=None)
+    assert only_finding(check_connection(one, facts(None, one))) == Finding(LOWER, "reach", Level.FAIL, error, remedy)
 
 
 def test_an_error_without_advice_is_reported_in_full() -> None:
     """The finding has the complete error, and a default advice."""
-    one = side(access_error="it is broken", contact=None)
-    finding = only(check_connection(one, facts(None, one)))
+    one = cluster_facts(access_error="it is broken", contact=None)
+    finding = only_finding(check_connection(one, facts(None, one)))
     assert (finding.what, finding.advice) == ("it is broken", "put that right")
 
 
 def test_a_cluster_without_a_contact_result_fails_as_timed_out() -> None:
     """The timeout expired before the connection had any result."""
-    finding = only(told(None))
+    finding = only_finding(access_findings(None))
     assert (finding.level, finding.what) == (Level.FAIL, "it did not answer in time")
 
 
@@ -71,7 +85,7 @@ def test_each_failed_connection_step_is_reported_alone_with_its_advice(
     stage: Stage, error: str, what: str, advice: str
 ) -> None:
     """The finding names the failed step and the kubeconfig, and no later step is reported."""
-    finding = only(told(contact(stage, error)))
+    finding = only_finding(access_findings(contact(stage, error)))
     assert finding.level == Level.FAIL
     assert what in finding.what
     assert advice in finding.advice
@@ -80,14 +94,14 @@ def test_each_failed_connection_step_is_reported_alone_with_its_advice(
 
 def test_a_server_without_tls_is_reported_as_a_failed_tls_handshake() -> None:
     """The server presented no certificate."""
-    finding = only(told(contact(Stage.TLS, "WRONG_VERSION_NUMBER", shown=b"")))
+    finding = only_finding(access_findings(contact(Stage.TLS, "WRONG_VERSION_NUMBER", shown=b"")))
     assert "the TLS handshake fails (WRONG_VERSION_NUMBER)" in finding.what
 
 
 @pytest.mark.parametrize("stage", [Stage.TLS, Stage.ANSWER])
 def test_a_server_that_accepts_connections_but_hangs_is_reported_as_silent(stage: Stage) -> None:
     """The advice names the apiserver first and `server` second, because the address is usually right."""
-    finding = only(told(contact(stage, "no answer in 3 s", shown=b"")))
+    finding = only_finding(access_findings(contact(stage, "no answer in 3 s", shown=b"")))
     assert finding.what == "192.0.2.1:6443 accepts connections, but does not respond (no answer in 3 s)"
     assert finding.advice == (
         "its apiserver hangs or is overloaded: look at its log and restart it; if there is none, correct `server` in "
@@ -97,7 +111,7 @@ def test_a_server_that_accepts_connections_but_hangs_is_reported_as_silent(stage
 
 def untrusted(error: str, pem: bytes, **fields: Any) -> Finding:
     """Return the finding on a server whose certificate is not trusted."""
-    return only(told(contact(Stage.TLS, error, shown=der(pem), **fields)))
+    return only_finding(access_findings(contact(Stage.TLS, error, shown=der(pem), **fields)))
 
 
 def test_an_untrusted_issuer_is_reported_next_to_the_trusted_ca() -> None:
@@ -113,15 +127,15 @@ def test_an_untrusted_issuer_is_reported_next_to_the_trusted_ca() -> None:
 )
 def test_the_server_of_another_cluster_is_reported_as_a_wrong_address(stage: Stage, error: str, pem: bytes) -> None:
     """Neither another CA nor another client certificate would help, so the advice is to correct `server`."""
-    place = {"endpoint": way("192.0.2.3", origin="kubeconfigs/wrong")}
-    wrong = told(contact(stage, error, shown=der(pem), **place))[-1]
+    place = {"endpoint": server_endpoint("192.0.2.3", origin="kubeconfigs/wrong")}
+    wrong = access_findings(contact(stage, error, shown=der(pem), **place))[-1]
     assert "192.0.2.3:6443 is the server of upper in this topology" in f"{wrong.what} {wrong.advice}"
     assert wrong.advice.endswith("correct `server` in kubeconfigs/wrong")
 
 
 def test_an_untrusted_certificate_is_compared_with_the_system_cas_if_none_is_set() -> None:
     """The kubeconfig has no CA, so the CAs of the system count."""
-    without = way(authority=b"")
+    without = server_endpoint(authority=b"")
     finding = untrusted("self-signed certificate", signed_by(OTHER), endpoint=without)
     assert "is the system's, and the certificate is by CN=other-ca" in finding.advice
 
@@ -146,7 +160,7 @@ def test_a_certificate_outside_its_validity_is_reported_with_the_cause() -> None
 
 def refused(**fields: Any) -> Finding:
     """Return the login finding on a cluster that does not accept the credential."""
-    reach, login = told(contact(Stage.LOGIN, "HTTP 401", endpoint=way(**fields)))
+    reach, login = access_findings(contact(Stage.LOGIN, "HTTP 401", endpoint=server_endpoint(**fields)))
     assert reach.level == Level.OK
     assert (login.check, login.level) == ("login", Level.FAIL)
     return login
@@ -189,7 +203,7 @@ def test_a_rejected_opaque_token_is_reported_with_its_possible_causes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("below", "level", "words"),
+    ("below", "level", "message"),
     [
         ("v1.36.0", Level.OK, "v1.36.0"),
         ("v1.36.3+k3s1", Level.OK, "v1.36.3+k3s1"),
@@ -202,19 +216,19 @@ def test_a_rejected_opaque_token_is_reported_with_its_possible_causes() -> None:
         ("unknown", Level.SKIP, "its version is unknown"),
     ],
 )
-def test_the_version_of_a_lower_is_compared_with_the_upper(below: str, level: Level, words: str) -> None:
+def test_the_version_of_a_lower_is_compared_with_the_upper(below: str, level: Level, message: str) -> None:
     """The virtual node has the lower's version, and a kubelet may be three minor versions behind the apiserver."""
-    finding = only(one for one in told(contact(version=below)) if one.check == "version")
+    finding = only_finding(one for one in access_findings(contact(version=below)) if one.check == "version")
     assert finding.level == level
-    assert words in finding.what
+    assert message in finding.what
     assert bool(finding.advice) == (level in (Level.WARN, Level.FAIL))
 
 
 def test_the_upper_cluster_is_not_checked_for_version_skew() -> None:
     """Only the age of its version counts: an old one is reported as not tested."""
-    upper = side(UPPER, contact=contact(version="v1.30.0"))
+    upper = cluster_facts(UPPER, contact=contact(version="v1.30.0"))
     found = [one for one in check_connection(upper, facts(upper)) if one.check == "version"]
-    assert "is not tested" in only(found).what
+    assert "is not tested" in only_finding(found).what
 
 
 @pytest.mark.parametrize(
@@ -230,11 +244,11 @@ def test_the_upper_cluster_is_not_checked_for_version_skew() -> None:
 def test_recreating_bare_pods_fails_if_the_upper_is_older_than_1_26(fields: Any, version: str, level: Level) -> None:
     """Before 1.26 an evicted pod has no mark of the eviction, and would be lost; the lower's version is irrelevant."""
     old = contact(version=version)
-    known = facts(side(UPPER, contact=old), side(contact=old), topology=topology(**fields))
-    found = only(one for one in check_connection(known.upper, known) if one.check == "version")
+    known = facts(cluster_facts(UPPER, contact=old), cluster_facts(contact=old), topology=topology(**fields))
+    found = only_finding(one for one in check_connection(known.upper, known) if one.check == "version")
     assert found.level == level
     assert ("evicted pods would be lost" in found.what) == (level == Level.FAIL)
-    below = only(one for one in check_connection(known.lowers[LOWER], known) if one.check == "version")
+    below = only_finding(one for one in check_connection(known.lowers[LOWER], known) if one.check == "version")
     assert below.level == Level.WARN
 
 
@@ -247,11 +261,11 @@ def test_an_upper_before_1_30_is_warned_about_prestop_sleep_if_in_a_configmap(
 ) -> None:
     """It refuses `preStop.sleep` of the rendered Deployment, which is in use if the topology is in a ConfigMap."""
     old = contact(version=version)
-    known = facts(side(UPPER, contact=old), side(contact=old), in_configmap=in_map)
-    for one, words in ((known.upper, is_told), (known.lowers[LOWER], False)):
-        found = only(each for each in check_connection(one, known) if each.check == "version")
+    known = facts(cluster_facts(UPPER, contact=old), cluster_facts(contact=old), in_configmap=in_map)
+    for one, is_named in ((known.upper, is_told), (known.lowers[LOWER], False)):
+        found = only_finding(each for each in check_connection(one, known) if each.check == "version")
         assert (found.level, "is not tested" in found.what) == (Level.WARN, True)
-        assert ("preStop.sleep" in found.what, 'exec: {command: [sleep, "5"]}' in found.advice) == (words, words)
+        assert ("preStop.sleep" in found.what, 'exec: {command: [sleep, "5"]}' in found.advice) == (is_named, is_named)
 
 
 @pytest.mark.parametrize("version", ["", "1", "v1", "v1.x", "vx.36", "v1.36"])
@@ -261,7 +275,7 @@ def test_a_version_needs_two_numbers(version: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ahead", "words"),
+    ("ahead", "message"),
     [
         (6.0, "6 s ahead of ours"),
         (-90.0, "90 s behind ours"),
@@ -270,26 +284,26 @@ def test_a_version_needs_two_numbers(version: str) -> None:
         (86_400.0 * 30, "30 days ahead of ours"),
     ],
 )
-def test_a_clock_that_differs_by_more_than_five_seconds_is_a_warning(ahead: float, words: str) -> None:
+def test_a_clock_that_differs_by_more_than_five_seconds_is_a_warning(ahead: float, message: str) -> None:
     """The difference is in a readable unit, and the advice is to use NTP."""
-    finding = only(at(told(contact(ahead=ahead)), Level.WARN))
-    assert (finding.check, words in finding.what, "NTP" in finding.advice) == ("clock", True, True)
+    finding = only_finding(findings_at(access_findings(contact(ahead=ahead)), Level.WARN))
+    assert (finding.check, message in finding.what, "NTP" in finding.advice) == ("clock", True, True)
 
 
 @pytest.mark.parametrize("ahead", [5.0, -5.0, 0.0])
 def test_a_clock_that_differs_by_at_most_five_seconds_is_no_warning(ahead: float) -> None:
     """The date of a response has whole seconds, and the response takes some time."""
-    assert not at(told(contact(ahead=ahead)), Level.WARN)
+    assert not findings_at(access_findings(contact(ahead=ahead)), Level.WARN)
 
 
 def test_a_server_without_a_date_has_no_clock_finding() -> None:
     """The response has no date to compare."""
-    assert "clock" not in {one.check for one in told(contact(ahead=None))}
+    assert "clock" not in {one.check for one in access_findings(contact(ahead=None))}
 
 
 def test_queries_that_time_out_are_a_warning_with_their_names() -> None:
     """The cluster is reachable and the other responses count, so this is no failure."""
-    finding = only(at(told(contact(), unanswered={"rights", "nodes"}), Level.WARN))
+    finding = only_finding(findings_at(access_findings(contact(), unanswered={"rights", "nodes"}), Level.WARN))
     assert (finding.check, "in time: nodes, rights" in finding.what) == ("reach", True)
 
 
@@ -311,5 +325,5 @@ def test_the_two_cas_of_these_tests_have_different_names() -> None:
 )
 def test_kubectl_commands_use_the_same_kubeconfig_and_context(flags: str, command: str) -> None:
     """The command has the topology's context; a kubeconfig that is no file has to be written to FILE first."""
-    finding = only(told(contact(Stage.ANSWER, "HTTP 502", endpoint=way(flags=flags))))
+    finding = only_finding(access_findings(contact(Stage.ANSWER, "HTTP 502", endpoint=server_endpoint(flags=flags))))
     assert finding.advice.endswith(f": {command}")

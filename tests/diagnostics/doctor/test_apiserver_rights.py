@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from doctorkit import LOWER, at, facts, only, side
+from doctorkit import LOWER, cluster_facts, facts, findings_at, only_finding
 
 from tensile.diagnostics.doctor.apiserver import check_rights
 from tensile.diagnostics.doctor.facts import Finding, Level, QueryAnswer, Stage
@@ -18,20 +18,20 @@ LEASES = Permission(LEASE, ("patch",), "heartbeats", namespace=LEASE_NAMESPACE)
 EVERYTHING = Permission(ALL_KINDS, ("list",), "check that a namespace is empty", lost="tidiness")
 
 
-def told(*missing: Permission, name: str = LOWER, **fields: Any) -> list[Finding]:
+def rights_findings(*missing: Permission, name: str = LOWER, **fields: Any) -> list[Finding]:
     """Return the findings on a cluster that does not grant these rights."""
-    one = side(name, missing=list(missing), **fields)
+    one = cluster_facts(name, missing=list(missing), **fields)
     return list(check_rights(one, facts(one) if name == UPPER else facts(None, one)))
 
 
 def test_no_missing_right_is_one_ok_finding() -> None:
     """One finding covers all rights."""
-    assert only(told()).level == Level.OK
+    assert only_finding(rights_findings()).level == Level.OK
 
 
 def test_missing_rights_are_listed_with_their_purposes() -> None:
     """Resources have the names that `kubectl auth can-i` accepts."""
-    finding = only(told(PODS, LOGS, Permission(SERVICE, ("create",), "controller Service")))
+    finding = only_finding(rights_findings(PODS, LOGS, Permission(SERVICE, ("create",), "controller Service")))
     assert finding.level == Level.FAIL
     assert finding.what == (
         "missing: create, delete pods (mirrored pods); get pods/log (kubectl logs); "
@@ -42,7 +42,7 @@ def test_missing_rights_are_listed_with_their_purposes() -> None:
 def test_the_commands_grant_exactly_the_missing_rights() -> None:
     """Each set of verbs has its own role, because one role with all verbs on all resources would grant too much."""
     slices = Permission(ENDPOINT_SLICE, ("create", "delete"), "controller Service")
-    head, *commands = only(told(PODS, LOGS, slices)).advice.splitlines()
+    head, *commands = only_finding(rights_findings(PODS, LOGS, slices)).advice.splitlines()
     assert head == "as an administrator of cluster lower-a:"
     first, second = roles(commands)
     assert commands == [
@@ -57,7 +57,7 @@ def test_the_commands_grant_exactly_the_missing_rights() -> None:
 def test_metrics_rights_are_granted_after_metrics_server_is_installed() -> None:
     """Without a metrics API kubectl cannot create a role for it; other rights have no such condition."""
     metrics = [Permission(kind, ("list",), "kubectl top", lost="kubectl top") for kind in (NODE_METRICS, POD_METRICS)]
-    heads = [one.advice.splitlines()[0] for one in told(*metrics, EVERYTHING)]
+    heads = [one.advice.splitlines()[0] for one in rights_findings(*metrics, EVERYTHING)]
     assert heads == [
         "as an administrator of cluster lower-a, once metrics-server is installed:",
         "as an administrator of cluster lower-a:",
@@ -67,7 +67,7 @@ def test_metrics_rights_are_granted_after_metrics_server_is_installed() -> None:
 def test_a_right_for_one_object_is_granted_with_its_resource_name() -> None:
     """The same kind's right for all objects is granted by a separate rule if it is missing too."""
     one = Permission(LEASE, ("get", "patch"), "replicas", namespace="ops", name="tensile-demo")
-    finding = only(told(one, one._replace(name="", verbs=("create",))))
+    finding = only_finding(rights_findings(one, one._replace(name="", verbs=("create",))))
     assert "get, patch leases.coordination.k8s.io tensile-demo (replicas)" in finding.what
     rules = re.findall("--verb=.*(?= *$)", finding.advice, re.MULTILINE)
     assert rules == [
@@ -85,18 +85,18 @@ def test_role_names_differ_by_rights_and_user() -> None:
     """A role of the same name would already exist and grant nothing new; equal rights have equal names."""
     slices = Permission(ENDPOINT_SLICE, ("create", "delete"), "controller Service")
     made = [
-        *roles(only(told(PODS)).advice.splitlines()),
-        *roles(only(told(slices)).advice.splitlines()),
-        *roles(only(told(PODS._replace(verbs=("create",)))).advice.splitlines()),
-        *roles(only(told(PODS, user="another")).advice.splitlines()),
+        *roles(only_finding(rights_findings(PODS)).advice.splitlines()),
+        *roles(only_finding(rights_findings(slices)).advice.splitlines()),
+        *roles(only_finding(rights_findings(PODS._replace(verbs=("create",)))).advice.splitlines()),
+        *roles(only_finding(rights_findings(PODS, user="another")).advice.splitlines()),
     ]
     assert len(set(made)) == 4
-    assert roles(only(told(LOGS, PODS)).advice.splitlines())[0] == made[0]
+    assert roles(only_finding(rights_findings(LOGS, PODS)).advice.splitlines())[0] == made[0]
 
 
 def test_a_namespaced_right_is_granted_by_a_role_in_its_namespace() -> None:
     """The RoleBinding names the ServiceAccount in kubectl's notation."""
-    finding = only(told(LEASES, name=UPPER, user="system:serviceaccount:ops:engine"))
+    finding = only_finding(rights_findings(LEASES, name=UPPER, user="system:serviceaccount:ops:engine"))
     head, *commands = finding.advice.splitlines()
     assert head == "as an administrator of the upper cluster:"
     (name,) = roles(commands)
@@ -108,17 +108,17 @@ def test_a_namespaced_right_is_granted_by_a_role_in_its_namespace() -> None:
 
 def test_an_unknown_user_is_a_placeholder_in_the_command() -> None:
     """Older clusters do not report the current user."""
-    assert only(told(PODS, user="")).advice.endswith("--user=USER")
+    assert only_finding(rights_findings(PODS, user="")).advice.endswith("--user=USER")
 
 
 def test_user_names_are_quoted_for_the_shell() -> None:
     """A user name with shell syntax cannot run another command."""
-    assert only(told(PODS, user="a; rm -rf /")).advice.endswith("--user='a; rm -rf /'")
+    assert only_finding(rights_findings(PODS, user="a; rm -rf /")).advice.endswith("--user='a; rm -rf /'")
 
 
 def test_a_missing_optional_right_is_a_warning_with_the_lost_feature() -> None:
     """The wildcard resource in its command is quoted, so that a shell does not expand it."""
-    finding = only(told(EVERYTHING))
+    finding = only_finding(rights_findings(EVERYTHING))
     assert finding.level == Level.WARN
     assert finding.what.endswith("without it there is none of this: tidiness")
     assert "--verb=list --resource='*.*'" in finding.advice
@@ -126,28 +126,28 @@ def test_a_missing_optional_right_is_a_warning_with_the_lost_feature() -> None:
 
 def test_required_and_optional_rights_are_separate_findings() -> None:
     """Only a missing required right fails the check."""
-    found = told(PODS, EVERYTHING)
-    assert "list" not in only(at(found, Level.FAIL)).what
-    assert "create" not in only(at(found, Level.WARN)).what
+    found = rights_findings(PODS, EVERYTHING)
+    assert "list" not in only_finding(findings_at(found, Level.FAIL)).what
+    assert "create" not in only_finding(findings_at(found, Level.WARN)).what
 
 
 def test_rights_that_may_not_be_queried_are_a_warning() -> None:
     """The rights may be granted, so this is no failure; the advice names ClusterRole system:basic-user."""
-    one = side(missing=None, answers={"rights": QueryAnswer(error="forbidden", status=403)})
-    finding = only(check_rights(one, facts(None, one)))
+    one = cluster_facts(missing=None, answers={"rights": QueryAnswer(error="forbidden", status=403)})
+    finding = only_finding(check_rights(one, facts(None, one)))
     assert (finding.level, "(forbidden)" in finding.what) == (Level.WARN, True)
     assert "system:basic-user" in finding.advice
 
 
 def test_a_timeout_of_the_rights_query_is_reported() -> None:
     """The finding gives the timeout as the reason."""
-    one = side(missing=None)
-    assert "(no answer in time)" in only(check_rights(one, facts(None, one))).what
+    one = cluster_facts(missing=None)
+    assert "(no answer in time)" in only_finding(check_rights(one, facts(None, one))).what
 
 
 def test_a_cluster_that_refuses_the_login_has_no_rights_finding() -> None:
     """The login finding already reports that cluster."""
-    one = side(missing=None)
+    one = cluster_facts(missing=None)
     assert one.contact is not None
     one.contact = one.contact._replace(stage=Stage.LOGIN)
     assert not list(check_rights(one, facts(None, one)))
@@ -155,4 +155,4 @@ def test_a_cluster_that_refuses_the_login_has_no_rights_finding() -> None:
 
 def test_a_resource_of_the_core_group_is_named_in_the_command() -> None:
     """A resource of the core group is written without a group."""
-    assert "--resource=namespaces" in only(told(Permission(NAMESPACE, ("get",), "x"))).advice
+    assert "--resource=namespaces" in only_finding(rights_findings(Permission(NAMESPACE, ("get",), "x"))).advice

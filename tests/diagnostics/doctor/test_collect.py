@@ -14,8 +14,8 @@ from typing import Any
 import orjson
 import pytest
 from aiohttp import web
+from certkit import CertificateSet, inline, kubeconfig
 from doctorkit import LOWER, node, topology
-from papers import Papers, inline, kubeconfig
 
 from bench.kit.spareports import spare_port
 from tensile.diagnostics.doctor.collect import gather_facts, required_upper_rights, topology_at
@@ -43,16 +43,16 @@ def now() -> datetime:
 
 
 @pytest.fixture(scope="module")
-def papers(tmp_path_factory: pytest.TempPathFactory) -> Papers:
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> CertificateSet:
     """Certificates of two CAs, created once for the module."""
-    return Papers(tmp_path_factory.mktemp("papers"))
+    return CertificateSet(tmp_path_factory.mktemp("papers"))
 
 
-class Apiserver:
-    """A server that responds by path with status and body; `asked` are the requests as (path, request body)."""
+class CannedApiserver:
+    """A server that responds by path with status and body; `requests` are the requests as (path, request body)."""
 
     def __init__(self, name: str, **answers: tuple[int, Any]) -> None:
-        self.asked: list[tuple[str, Any]] = []
+        self.requests: list[tuple[str, Any]] = []
         self.answers: dict[str, tuple[int, Any]] = {
             "/version": (200, {"gitVersion": "v1.36.3"}),
             "/api/v1/namespaces/kube-system": (200, {"metadata": {"name": "kube-system", "uid": f"uid-of-{name}"}}),
@@ -64,30 +64,32 @@ class Apiserver:
     async def answer(self, request: web.BaseRequest) -> web.Response:
         """Return the response; an unknown path has an empty list."""
         sent = await request.read()
-        self.asked.append((request.path, orjson.loads(sent) if sent else None))
+        self.requests.append((request.path, orjson.loads(sent) if sent else None))
         empty = {"metadata": {"resourceVersion": "1"}, "items": []}
         status, body = self.answers.get(request.path, (200, empty))
         return web.Response(status=status, body=orjson.dumps(body), content_type="application/json")
 
     def reviews(self, resource: str, subresource: str) -> int:
         """Count the access reviews for a resource and subresource."""
-        sent = [body["spec"]["resourceAttributes"] for path, body in self.asked if path == ACCESS]
+        sent = [body["spec"]["resourceAttributes"] for path, body in self.requests if path == ACCESS]
         return sum((one["resource"], one["subresource"]) == (resource, subresource) for one in sent)
 
 
-def write(path: Path, papers: Papers, url: str) -> None:
+def write(path: Path, certificates: CertificateSet, url: str) -> None:
     """Write a kubeconfig."""
-    trusted = {"certificate-authority-data": inline(papers.authority.pem)}
+    trusted = {"certificate-authority-data": inline(certificates.authority.pem)}
     path.write_text(kubeconfig({"token": "a-token"}, trusted, server=url))
 
 
 @asynccontextmanager
-async def serving(papers: Papers, kubeconfig_file: Path, apiserver: Apiserver) -> AsyncIterator[None]:
+async def serving(
+    certificates: CertificateSet, kubeconfig_file: Path, apiserver: CannedApiserver
+) -> AsyncIterator[None]:
     """Serve an apiserver by TLS, and write a kubeconfig for it."""
     front = web.Server(apiserver.answer, access_log=None)
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(front, "127.0.0.1", 0, ssl=papers.server_context())
-    write(kubeconfig_file, papers, f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    server = await loop.create_server(front, "127.0.0.1", 0, ssl=certificates.server_context())
+    write(kubeconfig_file, certificates, f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}")
     try:
         yield
     finally:
@@ -95,14 +97,16 @@ async def serving(papers: Papers, kubeconfig_file: Path, apiserver: Apiserver) -
         await front.shutdown(0.0)
 
 
-async def found(papers: Papers, directory: Path, upper: Apiserver, *lowers: Apiserver, **fields: Any) -> Facts:
+async def found(
+    certificates: CertificateSet, directory: Path, upper: CannedApiserver, *lowers: CannedApiserver, **fields: Any
+) -> Facts:
     """Return the facts about clusters; lowers are named lower-a and lower-b, and `fields` are more of the topology."""
     names = [f"lower-{letter}" for letter in "ab"[: len(lowers)]]
     lowers_of = [{"name": name, "kubeconfig": name} for name in names]
     spec = topology(upper={"kubeconfig": "upper"}, lowers=lowers_of, **fields)
     async with AsyncExitStack() as stack:
         for name, apiserver in zip(["upper", *names], [upper, *lowers], strict=True):
-            await stack.enter_async_context(serving(papers, directory / name, apiserver))
+            await stack.enter_async_context(serving(certificates, directory / name, apiserver))
         return await gather_facts(spec, ClusterAccess(directory), now)
 
 
@@ -124,51 +128,57 @@ def listing(*found: Manifest) -> tuple[int, Manifest]:
 
 
 async def test_pods_are_listed_only_in_lower_namespaces_that_upper_namespaces_map_to(
-    papers: Papers, tmp_path: Path
+    certificates: CertificateSet, tmp_path: Path
 ) -> None:
     """Pods in other namespaces are not listed; of each pod only its namespace and its owner are kept."""
     spaces = "/api/v1/namespaces"
-    upper = Apiserver("upper", **{spaces: listing({"name": "shop"}, {"name": "kube-system"}, {"name": "new"})})
+    upper = CannedApiserver("upper", **{spaces: listing({"name": "shop"}, {"name": "kube-system"}, {"name": "new"})})
     pods = listing({"name": "theirs", "namespace": "shop"}, {"name": "o", "namespace": "shop", "labels": {OWNER: "m"}})
     below = listing({"name": "shop"}, {"name": "kube-system"}, {"name": "other"})
-    lower = Apiserver(LOWER, **{spaces: below, f"{spaces}/shop/pods": pods})
-    known = await found(papers, tmp_path, upper, lower)
+    lower = CannedApiserver(LOWER, **{spaces: below, f"{spaces}/shop/pods": pods})
+    known = await found(certificates, tmp_path, upper, lower)
     assert known.lowers[LOWER].value(PODS_BY_NAMESPACE) == [("shop", ""), ("shop", "m")]
-    assert {path for path, _ in lower.asked if path.endswith("/pods")} == {f"{spaces}/shop/pods"}
+    assert {path for path, _ in lower.requests if path.endswith("/pods")} == {f"{spaces}/shop/pods"}
     assert levels_of(known, LOWER, "tenants") == [Level.WARN]
 
 
-async def test_a_refused_login_to_the_upper_does_not_block_the_lowers(papers: Papers, tmp_path: Path) -> None:
+async def test_a_refused_login_to_the_upper_does_not_block_the_lowers(
+    certificates: CertificateSet, tmp_path: Path
+) -> None:
     """The tenants check is skipped, because the namespaces of the upper cluster are unknown."""
-    upper = Apiserver("upper", **{"/version": (401, {})})
-    known = await found(papers, tmp_path, upper, Apiserver(LOWER))
+    upper = CannedApiserver("upper", **{"/version": (401, {})})
+    known = await found(certificates, tmp_path, upper, CannedApiserver(LOWER))
     assert levels_of(known, LOWER, "tenants") == [Level.SKIP]
     assert levels_of(known, LOWER, "login") == [Level.OK]
 
 
-async def test_refused_access_reviews_affect_only_checks_that_need_them(papers: Papers, tmp_path: Path) -> None:
+async def test_refused_access_reviews_affect_only_checks_that_need_them(
+    certificates: CertificateSet, tmp_path: Path
+) -> None:
     """The rights of the upper cluster and the kubelet check are unknown; the other checks are complete."""
-    upper = Apiserver("upper", **{**kept("lower-a", "lower-b"), ACCESS: REFUSED})
-    known = await found(papers, tmp_path, upper, Apiserver("a"), Apiserver("b"))
+    upper = CannedApiserver("upper", **{**kept("lower-a", "lower-b"), ACCESS: REFUSED})
+    known = await found(certificates, tmp_path, upper, CannedApiserver("a"), CannedApiserver("b"))
     assert (known.upper.access_error, known.upper.is_accessible) == ("", True)
     assert levels_of(known, UPPER, "rights") == [Level.WARN]
     assert levels_of(known, LOWER, "kubelet") == [Level.SKIP]
     assert levels_of(known, "lower-b", "rights") == [Level.OK]
 
 
-async def test_the_right_to_call_nodes_is_reviewed_once_for_all_nodes(papers: Papers, tmp_path: Path) -> None:
+async def test_the_right_to_call_nodes_is_reviewed_once_for_all_nodes(
+    certificates: CertificateSet, tmp_path: Path
+) -> None:
     """Afterwards each node is called by the upper apiserver."""
-    upper = Apiserver("upper", **kept("lower-a", "lower-b"))
-    known = await found(papers, tmp_path, upper, Apiserver("a"), Apiserver("b"))
+    upper = CannedApiserver("upper", **kept("lower-a", "lower-b"))
+    known = await found(certificates, tmp_path, upper, CannedApiserver("a"), CannedApiserver("b"))
     assert upper.reviews("nodes", "proxy") == 1
     assert [known.upper.answers[port_of(name)].value for name in known.lowers] == [True, True]
-    assert [path for path, _ in upper.asked if path.endswith("/proxy/healthz")]
+    assert [path for path, _ in upper.requests if path.endswith("/proxy/healthz")]
 
 
-async def test_nodes_on_loopback_are_called_directly(papers: Papers, tmp_path: Path) -> None:
+async def test_nodes_on_loopback_are_called_directly(certificates: CertificateSet, tmp_path: Path) -> None:
     """Doctor needs no right for that, and reports a refused connection because no process listens at the port."""
-    upper = Apiserver("upper", **kept(LOWER, address="127.0.0.1", port=spare_port()))
-    known = await found(papers, tmp_path, upper, Apiserver("a"))
+    upper = CannedApiserver("upper", **kept(LOWER, address="127.0.0.1", port=spare_port()))
+    known = await found(certificates, tmp_path, upper, CannedApiserver("a"))
     assert upper.reviews("nodes", "proxy") == 0
     assert known.upper.answers[port_of(LOWER)].value.stage == Stage.CONNECTION
     assert [one.level for one in check_kubelet(known.lowers[LOWER], known)] == [Level.FAIL]
@@ -178,38 +188,48 @@ HOOKED = {"enabled": True, "service": {"namespace": "ops", "name": "hooks"}}
 HOOK_PATH = "/api/v1/namespaces/ops/services/https:hooks:443/proxy/healthz"
 
 
-async def test_the_webhook_service_is_called_through_the_apiserver_proxy(papers: Papers, tmp_path: Path) -> None:
+async def test_the_webhook_service_is_called_through_the_apiserver_proxy(
+    certificates: CertificateSet, tmp_path: Path
+) -> None:
     """The access review is for the same Service proxy name as the call."""
-    upper = Apiserver("upper", **{HOOK_PATH: (503, {"message": "error trying to reach service: no route to host"})})
-    known = await found(papers, tmp_path, upper, webhook=HOOKED)
+    upper = CannedApiserver(
+        "upper", **{HOOK_PATH: (503, {"message": "error trying to reach service: no route to host"})}
+    )
+    known = await found(certificates, tmp_path, upper, webhook=HOOKED)
     assert known.upper.answers[HOOK_CALL] == (False, "error trying to reach service: no route to host", 503)
-    sent = [body["spec"]["resourceAttributes"] for path, body in upper.asked if path == ACCESS]
-    (asked,) = (one for one in sent if (one["resource"], one["subresource"]) == ("services", "proxy"))
-    assert (asked["verb"], asked["namespace"], asked["name"]) == ("get", "ops", "https:hooks:443")
+    sent = [body["spec"]["resourceAttributes"] for path, body in upper.requests if path == ACCESS]
+    (query,) = (one for one in sent if (one["resource"], one["subresource"]) == ("services", "proxy"))
+    assert (query["verb"], query["namespace"], query["name"]) == ("get", "ops", "https:hooks:443")
 
 
-async def test_the_webhook_service_is_not_called_without_the_right(papers: Papers, tmp_path: Path) -> None:
+async def test_the_webhook_service_is_not_called_without_the_right(
+    certificates: CertificateSet, tmp_path: Path
+) -> None:
     """The facts have no answer for that call."""
-    upper = Apiserver("upper", **{ACCESS: (201, {"status": {"allowed": False}})})
-    known = await found(papers, tmp_path, upper, webhook=HOOKED)
+    upper = CannedApiserver("upper", **{ACCESS: (201, {"status": {"allowed": False}})})
+    known = await found(certificates, tmp_path, upper, webhook=HOOKED)
     assert HOOK_CALL not in known.upper.answers
-    assert HOOK_PATH not in [path for path, _ in upper.asked]
+    assert HOOK_PATH not in [path for path, _ in upper.requests]
 
 
-async def test_an_invalid_response_of_a_lower_fails_only_that_lower(papers: Papers, tmp_path: Path) -> None:
+async def test_an_invalid_response_of_a_lower_fails_only_that_lower(
+    certificates: CertificateSet, tmp_path: Path
+) -> None:
     """The error is a finding on that cluster, and the findings on the other clusters are complete."""
-    odd = Apiserver("a", **{WHO: (201, {"status": "well"})})
-    known = await found(papers, tmp_path, Apiserver("upper"), odd, Apiserver("b"))
+    odd = CannedApiserver("a", **{WHO: (201, {"status": "well"})})
+    known = await found(certificates, tmp_path, CannedApiserver("upper"), odd, CannedApiserver("b"))
     assert "TypeError" in known.lowers[LOWER].access_error
     assert levels_of(known, LOWER, "reach") == [Level.FAIL]
     assert levels_of(known, "lower-b", "rights") == levels_of(known, UPPER, "rights") == [Level.OK]
     assert "report this" in as_text(known, run_checks(known), colour=False)
 
 
-async def test_an_invalid_response_of_the_upper_fails_only_the_upper(papers: Papers, tmp_path: Path) -> None:
+async def test_an_invalid_response_of_the_upper_fails_only_the_upper(
+    certificates: CertificateSet, tmp_path: Path
+) -> None:
     """The findings on the lower cluster are complete."""
-    odd = Apiserver("upper", **{WHO: (201, {"status": "well"})})
-    known = await found(papers, tmp_path, odd, Apiserver("a"))
+    odd = CannedApiserver("upper", **{WHO: (201, {"status": "well"})})
+    known = await found(certificates, tmp_path, odd, CannedApiserver("a"))
     assert levels_of(known, UPPER, "reach") == [Level.FAIL]
     assert levels_of(known, LOWER, "reach") == [Level.OK]
 
@@ -226,15 +246,17 @@ def config_map(**data: str) -> tuple[int, Manifest]:
     return 200, {"metadata": {"name": "topology", "namespace": "ops", "uid": "u", "resourceVersion": "1"}, "data": data}
 
 
-async def test_a_topology_in_a_configmap_is_read_with_the_given_kubeconfig(papers: Papers, tmp_path: Path) -> None:
+async def test_a_topology_in_a_configmap_is_read_with_the_given_kubeconfig(
+    certificates: CertificateSet, tmp_path: Path
+) -> None:
     """The upper cluster is checked with the same kubeconfig, including the rights on that ConfigMap's namespace."""
-    upper = Apiserver("upper", **{MAP: config_map(**{"a.yaml": TEXT})})
-    async with serving(papers, tmp_path / "above", upper):
-        ways = ClusterAccess(tmp_path, upper_kubeconfig="above")
-        spec = await topology_at(PLACE, ways)
-        known = await gather_facts(spec, ways, now, PLACE)
+    upper = CannedApiserver("upper", **{MAP: config_map(**{"a.yaml": TEXT})})
+    async with serving(certificates, tmp_path / "above", upper):
+        cluster_access = ClusterAccess(tmp_path, upper_kubeconfig="above")
+        spec = await topology_at(PLACE, cluster_access)
+        known = await gather_facts(spec, cluster_access, now, PLACE)
     assert (spec.name, known.upper.is_accessible, known.upper.missing, known.in_configmap) == ("demo", True, [], True)
-    sent = [body["spec"]["resourceAttributes"] for path, body in upper.asked if path == ACCESS]
+    sent = [body["spec"]["resourceAttributes"] for path, body in upper.requests if path == ACCESS]
     assert {one["verb"] for one in sent if (one["namespace"], one["resource"]) == ("ops", "configmaps")} == {
         "create",
         "patch",
@@ -243,7 +265,7 @@ async def test_a_topology_in_a_configmap_is_read_with_the_given_kubeconfig(paper
 
 
 @pytest.mark.parametrize(
-    ("answer", "words"),
+    ("answer", "message"),
     [
         (
             (404, {"kind": "Status", "apiVersion": "v1", "reason": "NotFound", "message": "gone"}),
@@ -255,42 +277,46 @@ async def test_a_topology_in_a_configmap_is_read_with_the_given_kubeconfig(paper
     ],
 )
 async def test_a_configmap_without_a_valid_topology_raises_an_error(
-    papers: Papers, tmp_path: Path, answer: tuple[int, Any], words: str
+    certificates: CertificateSet, tmp_path: Path, answer: tuple[int, Any], message: str
 ) -> None:
     """Without a topology doctor has nothing to check, so the error names the cause."""
-    async with serving(papers, tmp_path / "above", Apiserver("upper", **{MAP: answer})):
-        with pytest.raises(TensileError, match=re.escape(words)):
+    async with serving(certificates, tmp_path / "above", CannedApiserver("upper", **{MAP: answer})):
+        with pytest.raises(TensileError, match=re.escape(message)):
             await topology_at(PLACE, ClusterAccess(tmp_path, upper_kubeconfig="above"))
 
 
 def test_the_required_upper_rights_depend_on_the_engines_namespace_and_the_configmap() -> None:
     """Those on the leader election Lease are in one namespace, and absent if the engine runs in no cluster."""
     spec = topology()
-    for place, maps in ((None, set()), (PLACE, {"ops"})):
-        rights = required_upper_rights(spec, place, "own")
+    for configmap_key, maps in ((None, set()), (PLACE, {"ops"})):
+        rights = required_upper_rights(spec, configmap_key, "own")
         assert {one.namespace for one in rights if one.purpose.startswith("leader election")} == {"kube-system"}
         assert {one.namespace for one in rights if "status ConfigMap" in one.purpose} == maps
         assert {one.namespace for one in rights if one.name.startswith("tensile-webhook")} == {"own"}
     assert not [one for one in required_upper_rights(spec, PLACE, "") if one.purpose.startswith("leader election")]
 
 
-async def test_a_refused_kubeconfig_is_reported_with_its_own_advice(papers: Papers, tmp_path: Path) -> None:
+async def test_a_refused_kubeconfig_is_reported_with_its_own_advice(
+    certificates: CertificateSet, tmp_path: Path
+) -> None:
     """The advice is complete, although it contains a colon."""
     spec = topology(upper={"kubeconfig": "upper"}, lowers=[{"name": LOWER, "kubeconfig": "open"}])
     (tmp_path / "open").write_text(kubeconfig({"token": "t"}, {"insecure-skip-tls-verify": True}))
-    async with serving(papers, tmp_path / "upper", Apiserver("upper")):
+    async with serving(certificates, tmp_path / "upper", CannedApiserver("upper")):
         known = await gather_facts(spec, ClusterAccess(tmp_path), now)
     side = known.lowers[LOWER]
     assert side.access_error.endswith("insecure-skip-tls-verify is refused")
     assert side.remedy == "give certificate-authority-data instead: without it any server can impersonate the cluster"
 
 
-async def test_an_unreadable_kubeconfig_secret_is_reported_with_advice(papers: Papers, tmp_path: Path) -> None:
+async def test_an_unreadable_kubeconfig_secret_is_reported_with_advice(
+    certificates: CertificateSet, tmp_path: Path
+) -> None:
     """The cause is the apiserver's message, and the advice is doctor's own."""
     secret = {"namespace": "tensile", "name": LOWER}
     spec = topology(upper={"kubeconfig": "upper"}, lowers=[{"name": LOWER, "kubeconfigSecret": secret}])
     refused = {"/api/v1/namespaces/tensile/secrets": REFUSED}
-    async with serving(papers, tmp_path / "upper", Apiserver("upper", **refused)):
+    async with serving(certificates, tmp_path / "upper", CannedApiserver("upper", **refused)):
         known = await gather_facts(spec, ClusterAccess(tmp_path), now)
     (finding,) = [one for one in run_checks(known) if (one.cluster, one.check) == (LOWER, "reach")]
     assert finding.what.endswith("no reviews for you")

@@ -3,7 +3,20 @@
 from typing import Any
 
 import pytest
-from doctorkit import LOWER, LOWER_ID, UPPER_ID, at, contact, facts, lease, only, real_node, side, topology, way
+from doctorkit import (
+    LOWER,
+    LOWER_ID,
+    UPPER_ID,
+    cluster_facts,
+    contact,
+    facts,
+    findings_at,
+    lease,
+    only_finding,
+    real_node,
+    server_endpoint,
+    topology,
+)
 from doctorkit import node as node_of
 
 from tensile.diagnostics.doctor.facts import (
@@ -27,10 +40,10 @@ from tensile.objects import UPPER, Manifest
 TWO = [{"name": LOWER, "kubeconfig": "a"}, {"name": "lower-b", "kubeconfig": "b"}]
 
 
-def above(*nodes: Manifest, ago: float = 1.0, **answers: QueryAnswer) -> ClusterFacts:
+def upper_with_nodes(*nodes: Manifest, ago: float = 1.0, **answers: QueryAnswer) -> ClusterFacts:
     """Return an upper cluster with these Nodes, all of whose leases were renewed so many seconds ago."""
     leases = {lease_of(one["metadata"]["name"]): lease(ago) for one in nodes}
-    return side(UPPER, answers={NODES: QueryAnswer(list(nodes)), **leases, **answers})
+    return cluster_facts(UPPER, answers={NODES: QueryAnswer(list(nodes)), **leases, **answers})
 
 
 # Identity.
@@ -39,29 +52,32 @@ def above(*nodes: Manifest, ago: float = 1.0, **answers: QueryAnswer) -> Cluster
 def test_different_clusters_have_different_identities() -> None:
     """The UID of namespace kube-system identifies a cluster."""
     known = facts()
-    assert only(check_identity(known.upper, known)).what == f"kube-system {UPPER_ID}"
-    assert only(check_identity(known.lowers[LOWER], known)).level == Level.OK
+    assert only_finding(check_identity(known.upper, known)).what == f"kube-system {UPPER_ID}"
+    assert only_finding(check_identity(known.lowers[LOWER], known)).level == Level.OK
 
 
 def test_a_lower_that_is_the_upper_cluster_fails() -> None:
     """Otherwise its own mirrored pods would be mirrored again."""
-    one = side(identity=UPPER_ID)
-    finding = only(check_identity(one, facts(None, one)))
+    one = cluster_facts(identity=UPPER_ID)
+    finding = only_finding(check_identity(one, facts(None, one)))
     assert (finding.level, "it is the same cluster as upper" in finding.what) == (Level.FAIL, True)
 
 
 def test_two_lowers_with_one_cluster_fail_at_the_second() -> None:
     """Otherwise two nodes would run the same pods."""
-    first, second = side(), side("lower-b")
+    first, second = cluster_facts(), cluster_facts("lower-b")
     known = facts(None, first, second, topology=topology(lowers=TWO))
-    assert only(check_identity(first, known)).level == Level.OK
-    finding = only(check_identity(second, known))
+    assert only_finding(check_identity(first, known)).level == Level.OK
+    finding = only_finding(check_identity(second, known))
     assert (finding.level, "it is the same cluster as lower-a" in finding.what) == (Level.FAIL, True)
     assert finding.advice.endswith("or remove a lower cluster of the two")
     own = node_of("lower-b")
     own["metadata"]["annotations"][LOWER_UID] = "uid-of-b"
-    known = facts(above(own), first, second, topology=topology(lowers=TWO))
-    assert only(check_identity(second, known)).advice == "use the kubeconfig of another cluster than kubeconfigs/it"
+    known = facts(upper_with_nodes(own), first, second, topology=topology(lowers=TWO))
+    assert (
+        only_finding(check_identity(second, known)).advice
+        == "use the kubeconfig of another cluster than kubeconfigs/it"
+    )
 
 
 def test_a_lower_fails_if_its_node_was_created_for_another_cluster() -> None:
@@ -70,8 +86,8 @@ def test_a_lower_fails_if_its_node_was_created_for_another_cluster() -> None:
     for ours in (True, False):
         node = node_of(LOWER, ours=ours)
         node["metadata"]["annotations"][LOWER_UID] = "uid-of-another"
-        one = side()
-        found[ours] = only(check_identity(one, facts(above(node), one)))
+        one = cluster_facts()
+        found[ours] = only_finding(check_identity(one, facts(upper_with_nodes(node), one)))
     assert found[True].level == Level.FAIL
     assert f"(kube-system {LOWER_ID}, not uid-of-another)" in found[True].what
     assert found[False].level == Level.OK
@@ -82,8 +98,10 @@ def test_swapped_kubeconfigs_are_reported_with_the_right_lower() -> None:
     nodes = {name: node_of(name) for name in (LOWER, "lower-b")}
     for name, node in nodes.items():
         node["metadata"]["annotations"][LOWER_UID] = f"uid-of-{name}"
-    first, second = side(identity="uid-of-lower-b"), side("lower-b", identity="uid-of-lower-a")
-    finding = only(check_identity(first, facts(above(*nodes.values()), first, second, topology=topology(lowers=TWO))))
+    first, second = cluster_facts(identity="uid-of-lower-b"), cluster_facts("lower-b", identity="uid-of-lower-a")
+    finding = only_finding(
+        check_identity(first, facts(upper_with_nodes(*nodes.values()), first, second, topology=topology(lowers=TWO)))
+    )
     assert finding.what.endswith("(kube-system uid-of-lower-b, not uid-of-lower-a): that of lower lower-b")
     assert finding.advice == "use the kubeconfig of the cluster of lower-a"
 
@@ -94,9 +112,9 @@ def test_a_shared_kubeconfig_fails_only_the_lower_that_it_is_wrong_for() -> None
     for name, node in nodes.items():
         node["metadata"]["annotations"][LOWER_UID] = f"uid-of-{name}"
     no_metrics = {METRICS: QueryAnswer(error="not found", status=404)}
-    sides = [side(name, identity="uid-of-lower-b", answers=no_metrics) for name in nodes]
-    known = facts(above(*nodes.values()), *sides, topology=topology(lowers=TWO))
-    wrong, right = (only(check_identity(one, known)) for one in sides)
+    sides = [cluster_facts(name, identity="uid-of-lower-b", answers=no_metrics) for name in nodes]
+    known = facts(upper_with_nodes(*nodes.values()), *sides, topology=topology(lowers=TWO))
+    wrong, right = (only_finding(check_identity(one, known)) for one in sides)
     assert wrong.advice == "use the kubeconfig of the cluster of lower-a"
     assert right.level == Level.OK
     warned = [(one.cluster, one.check) for one in run_checks(known) if one.level == Level.WARN]
@@ -109,8 +127,8 @@ def test_a_renamed_lower_whose_former_node_has_pods_fails() -> None:
     left = node_of("lower-old")
     left["metadata"]["annotations"][LOWER_UID] = LOWER_ID
     left["status"]["conditions"] = [{"type": "InTopology", "status": "False"}]
-    one = side()
-    finding = only(check_identity(one, facts(above(left), one)))
+    one = cluster_facts()
+    finding = only_finding(check_identity(one, facts(upper_with_nodes(left), one)))
     assert finding.level == Level.FAIL
     assert finding.what == "it is the cluster of removed node lower-old, which still has pods"
     assert finding.advice.startswith("to keep them, write node: {name: lower-old} for lower lower-a")
@@ -120,8 +138,8 @@ def test_a_lower_that_is_renamed_in_the_file_only_is_a_warning() -> None:
     """Its Node is still in use, with or without pods."""
     kept = node_of("lower-old")
     kept["metadata"]["annotations"][LOWER_UID] = LOWER_ID
-    one = side()
-    finding = only(check_identity(one, facts(above(kept), one)))
+    one = cluster_facts()
+    finding = only_finding(check_identity(one, facts(upper_with_nodes(kept), one)))
     assert finding == Finding(
         LOWER,
         "identity",
@@ -133,7 +151,7 @@ def test_a_lower_that_is_renamed_in_the_file_only_is_a_warning() -> None:
 
 def test_lowers_without_an_identity_have_no_identity_finding() -> None:
     """Two clusters with unknown UIDs are not reported as the same cluster."""
-    first, second = side(identity=""), side("lower-b", identity="")
+    first, second = cluster_facts(identity=""), cluster_facts("lower-b", identity="")
     assert not list(check_identity(second, facts(None, first, second, topology=topology(lowers=TWO))))
 
 
@@ -142,8 +160,8 @@ def test_lowers_without_an_identity_have_no_identity_finding() -> None:
 
 def noded_lower(*nodes: Manifest, ago: float = 1.0) -> Finding:
     """Return the finding on the lower's Node."""
-    known = facts(above(*nodes, ago=ago))
-    return only(check_node(known.lowers[LOWER], known))
+    known = facts(upper_with_nodes(*nodes, ago=ago))
+    return only_finding(check_node(known.lowers[LOWER], known))
 
 
 def test_an_owned_node_with_a_renewed_lease_is_ok() -> None:
@@ -161,9 +179,9 @@ def test_a_node_whose_lease_is_not_renewed_is_a_warning() -> None:
 
 def test_a_lease_that_two_engines_renew_is_a_warning() -> None:
     """The warning names both engines, and the advice is to stop one or to use leader election."""
-    told = lease().value | {"metadata": {"annotations": {ENGINE: "host_1_a", OTHER_ENGINE: "host_2_b"}}}
-    known = facts(above(node_of(LOWER), **{lease_of(LOWER): QueryAnswer(told)}))
-    finding = only(check_node(known.lowers[LOWER], known))
+    renewed = lease().value | {"metadata": {"annotations": {ENGINE: "host_1_a", OTHER_ENGINE: "host_2_b"}}}
+    known = facts(upper_with_nodes(node_of(LOWER), **{lease_of(LOWER): QueryAnswer(renewed)}))
+    finding = only_finding(check_node(known.lowers[LOWER], known))
     assert finding.level == Level.WARN
     assert "engines host_1_a and host_2_b both renew the lease" in finding.what
     assert finding.advice == "stop one of them, or run both with --leader-elect"
@@ -173,28 +191,28 @@ def test_blocked_deletions_are_reported_from_the_nodes_condition() -> None:
     """The finding repeats the condition's message, and refers to the documentation."""
     node = node_of(LOWER)
     node["status"]["conditions"] = [{"type": "DeletionsBlocked", "status": "True", "message": "40 pods are gone"}]
-    known = facts(above(node))
+    known = facts(upper_with_nodes(node))
     kept, blocked = check_node(known.lowers[LOWER], known)
     assert (kept.level, blocked.level) == (Level.OK, Level.WARN)
     assert blocked.what == "the guard blocks changes: 40 pods are gone"
     assert "docs/howto/held-deletions.md" in blocked.advice
     node["status"]["conditions"][0]["status"] = "False"
-    assert only(check_node(known.lowers[LOWER], known)).level == Level.OK
+    assert only_finding(check_node(known.lowers[LOWER], known)).level == Level.OK
 
 
 @pytest.mark.parametrize(
-    ("nodes", "words"),
+    ("nodes", "message"),
     [
         ([real_node(unschedulable=True), real_node("False")], "none of its 2 nodes is Ready and schedulable"),
         ([], "it has no nodes"),
     ],
 )
-def test_a_lower_without_schedulable_ready_nodes_is_a_warning(nodes: list[Manifest], words: str) -> None:
+def test_a_lower_without_schedulable_ready_nodes_is_a_warning(nodes: list[Manifest], message: str) -> None:
     """Its virtual node accepts no new pods in that case."""
-    known = facts(above(node_of(LOWER)), side(answers={NODES: QueryAnswer(nodes)}))
+    known = facts(upper_with_nodes(node_of(LOWER)), cluster_facts(answers={NODES: QueryAnswer(nodes)}))
     kept, finding = check_node(known.lowers[LOWER], known)
     assert (kept.level, finding.level) == (Level.OK, Level.WARN)
-    assert finding.what == f"{words}, so Node {LOWER} takes no new pods"
+    assert finding.what == f"{message}, so Node {LOWER} takes no new pods"
     assert finding.advice.endswith(" a node there")
 
 
@@ -226,19 +244,19 @@ def test_a_node_of_another_topology_fails_with_the_advice_to_rename() -> None:
 
 def test_a_node_that_is_not_in_the_topology_but_renewed_is_a_warning() -> None:
     """Two engines with different files of one topology name would revert each other's changes."""
-    known = facts(above(node_of("elsewhere")))
-    finding = only(check_node(known.upper, known))
+    known = facts(upper_with_nodes(node_of("elsewhere")))
+    finding = only_finding(check_node(known.upper, known))
     assert (finding.level, "an engine keeps Node elsewhere for topology demo" in finding.what) == (Level.WARN, True)
-    known = facts(above(node_of("elsewhere"), ago=3600.0))
-    assert "no longer has such a lower cluster" in only(check_node(known.upper, known)).what
+    known = facts(upper_with_nodes(node_of("elsewhere"), ago=3600.0))
+    assert "no longer has such a lower cluster" in only_finding(check_node(known.upper, known)).what
 
 
 def test_the_former_node_of_a_lower_with_a_changed_node_name_is_reported() -> None:
     """The advice is to restore node.name, because the pods are bound to the former Node."""
     former = node_of("elsewhere")
     former["metadata"]["labels"]["clusterID"] = LOWER
-    known = facts(above(former))
-    finding = only(check_node(known.upper, known))
+    known = facts(upper_with_nodes(former))
+    finding = only_finding(check_node(known.upper, known))
     assert finding.what.startswith("Node elsewhere is the former one of lower lower-a: its `node.name` was changed")
     assert finding.advice.startswith("write node: {name: elsewhere} for lower lower-a again")
 
@@ -247,20 +265,20 @@ def test_the_node_of_a_removed_lower_is_reported_as_such() -> None:
     """Its condition InTopology is False, so no second engine is suspected."""
     node = node_of("elsewhere")
     node["status"]["conditions"] = [{"type": "InTopology", "status": "False"}]
-    known = facts(above(node))
-    finding = only(check_node(known.upper, known))
+    known = facts(upper_with_nodes(node))
+    finding = only_finding(check_node(known.upper, known))
     assert "is of a lower cluster that was removed from the topology while pods are bound to it" in finding.what
     assert finding.advice.startswith("put the lower cluster back with `maintenance: drain`")
 
 
 def test_fields_that_need_a_restart_are_a_warning() -> None:
     """The local engine of this topology reports them, because a changed port is not in force before."""
-    upper, needed = above(), {"restartNeeded": ["webhook.port: 1 -> 2"]}
+    upper, needed = upper_with_nodes(), {"restartNeeded": ["webhook.port: 1 -> 2"]}
     known = facts(upper)
     upper.answers[LOCAL_ENGINE] = QueryAnswer({"topology": "another", "accepted": needed})
     assert not list(check_node(upper, known))
     upper.answers[LOCAL_ENGINE] = QueryAnswer({"topology": "demo", "accepted": needed})
-    finding = only(check_node(upper, known))
+    finding = only_finding(check_node(upper, known))
     assert (finding.level, finding.what) == (Level.WARN, "not in force: webhook.port: 1 -> 2")
     assert finding.advice == "restart the engine, or undo the change"
 
@@ -271,22 +289,22 @@ def test_an_extender_that_the_scheduler_does_not_call_is_a_warning() -> None:
         "webhook: set webhook.service",
         "the upper scheduler has not called the extender for pod a/b: configure it",
     ]
-    upper = above()
+    upper = upper_with_nodes()
     upper.answers[LOCAL_ENGINE] = QueryAnswer({"topology": "demo", "accepted": {"pending": waits}})
-    finding = only(check_node(upper, facts(upper)))
+    finding = only_finding(check_node(upper, facts(upper)))
     assert finding.what == "the upper scheduler has not called the extender for pod a/b"
     assert (finding.level, finding.advice) == (Level.WARN, "configure it")
 
 
 def test_nodes_of_other_owners_have_no_finding() -> None:
     """A Node without this topology's owner mark is ignored."""
-    known = facts(above(node_of("real-node", ours=False)))
+    known = facts(upper_with_nodes(node_of("real-node", ours=False)))
     assert not list(check_node(known.upper, known))
 
 
 def test_nodes_that_may_not_be_listed_have_no_finding() -> None:
     """The rights check already reports the missing right."""
-    known = facts(side(UPPER, answers={NODES: QueryAnswer(error="forbidden", status=403)}))
+    known = facts(cluster_facts(UPPER, answers={NODES: QueryAnswer(error="forbidden", status=403)}))
     assert not list(check_node(known.upper, known))
     assert not list(check_node(known.lowers[LOWER], known))
 
@@ -297,11 +315,11 @@ def test_nodes_that_may_not_be_listed_have_no_finding() -> None:
 def reached(answer: QueryAnswer | None, node: Manifest | None = None, **fields: Any) -> Finding:
     """Return the finding on whether the upper apiserver reaches the lower's Node."""
     node = node or node_of(LOWER)
-    upper = above(node)
+    upper = upper_with_nodes(node)
     if answer is not None:
         upper.answers[port_of(LOWER)] = answer
     known: Facts = facts(upper, **fields)
-    return only(check_kubelet(known.lowers[LOWER], known))
+    return only_finding(check_kubelet(known.lowers[LOWER], known))
 
 
 def test_a_node_that_the_apiserver_reaches_is_ok() -> None:
@@ -311,7 +329,7 @@ def test_a_node_that_the_apiserver_reaches_is_ok() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "words", "advice"),
+    ("status", "message", "advice"),
     [
         (
             503,
@@ -325,24 +343,24 @@ def test_a_node_that_the_apiserver_reaches_is_ok() -> None:
     ],
 )
 def test_a_node_that_the_apiserver_does_not_reach_fails_with_matching_advice(
-    status: int, words: str, advice: str
+    status: int, message: str, advice: str
 ) -> None:
     """The advice depends on the apiserver's error."""
-    finding = reached(QueryAnswer(value=False, error=words, status=status))
+    finding = reached(QueryAnswer(value=False, error=message, status=status))
     assert finding.level == Level.FAIL
-    assert f"(HTTP {status or '-'}: {words})" in finding.what
+    assert f"(HTTP {status or '-'}: {message})" in finding.what
     assert advice in finding.advice
 
 
 def test_a_node_on_loopback_is_checked_by_a_direct_call() -> None:
     """An apiserver does not proxy to loopback, and runs on this machine in that case."""
-    local = contact(endpoint=way("127.0.0.1"))
-    upper = above(node_of(LOWER, address="::1"))
+    local = contact(endpoint=server_endpoint("127.0.0.1"))
+    upper = upper_with_nodes(node_of(LOWER, address="::1"))
     upper.contact = local
     for answered, level in ((local, Level.OK), (contact(Stage.CONNECTION, "Connection refused"), Level.FAIL)):
         upper.answers[port_of(LOWER)] = QueryAnswer(answered)
         known = facts(upper, address="127.0.0.1")
-        finding = only(check_kubelet(known.lowers[LOWER], known))
+        finding = only_finding(check_kubelet(known.lowers[LOWER], known))
         assert (finding.level, "[::1]:10350" in finding.what) == (level, True)
 
 
@@ -358,30 +376,30 @@ def test_an_unreachable_node_on_loopback_fails_with_the_likely_cause(
     stage: Stage, error: str, what: str, advice: str
 ) -> None:
     """No firewall is involved on one machine, so the engine stopped, or another program has its port."""
-    upper = above(node_of(LOWER, address="127.0.0.1"))
-    upper.contact = contact(endpoint=way("127.0.0.1"))
+    upper = upper_with_nodes(node_of(LOWER, address="127.0.0.1"))
+    upper.contact = contact(endpoint=server_endpoint("127.0.0.1"))
     upper.answers[port_of(LOWER)] = QueryAnswer(contact(stage, error))
     known = facts(upper, address="127.0.0.1")
-    finding = only(check_kubelet(known.lowers[LOWER], known))
+    finding = only_finding(check_kubelet(known.lowers[LOWER], known))
     assert finding.level == Level.FAIL
     assert what in finding.what
     assert finding.advice.startswith(advice)
     upper.answers[LOCAL_ENGINE] = QueryAnswer({"topology": "demo"})
-    advised = only(check_kubelet(known.lowers[LOWER], known)).advice
+    advised = only_finding(check_kubelet(known.lowers[LOWER], known)).advice
     assert advised.startswith(("stop it", "the engine runs, but not at 127.0.0.1: "))
 
 
 def test_a_loopback_node_address_fails_if_the_apiserver_is_elsewhere() -> None:
     """A remote apiserver would call itself at that address; the check needs no running engine."""
-    known = facts(above(), address="127.0.0.1")
-    finding = only(check_kubelet(known.lowers[LOWER], known))
+    known = facts(upper_with_nodes(), address="127.0.0.1")
+    finding = only_finding(check_kubelet(known.lowers[LOWER], known))
     assert (finding.level, "set kubelet.nodeAddress" in finding.advice) == (Level.FAIL, True)
 
 
 def test_a_node_with_an_expired_lease_is_not_called() -> None:
     """The finding is skipped, because no engine serves the node."""
-    known = facts(above(node_of(LOWER), ago=100.0))
-    finding = only(check_kubelet(known.lowers[LOWER], known))
+    known = facts(upper_with_nodes(node_of(LOWER), ago=100.0))
+    finding = only_finding(check_kubelet(known.lowers[LOWER], known))
     assert (finding.level, finding.what) == (Level.SKIP, "not checked: no engine serves it")
 
 
@@ -390,13 +408,13 @@ def test_a_node_with_kubelet_port_zero_fails() -> None:
     finding = reached(None, node_of(LOWER, port=0))
     assert (finding.level, "has no kubelet port" in finding.what) == (Level.FAIL, True)
     assert "engine's log" in finding.advice
-    told = (
+    message = (
         "kubelet API of node lower-a cannot listen on port 10350 of 127.0.0.1: another program uses the port: stop it"
     )
-    known = facts(above(node_of(LOWER, port=0)))
-    known.upper.answers[LOCAL_ENGINE] = QueryAnswer({"topology": "demo", "accepted": {"pending": [told]}})
-    finding = only(check_kubelet(known.lowers[LOWER], known))
-    assert f"{finding.what}: {finding.advice}" == told
+    known = facts(upper_with_nodes(node_of(LOWER, port=0)))
+    known.upper.answers[LOCAL_ENGINE] = QueryAnswer({"topology": "demo", "accepted": {"pending": [message]}})
+    finding = only_finding(check_kubelet(known.lowers[LOWER], known))
+    assert f"{finding.what}: {finding.advice}" == message
 
 
 def test_a_node_that_may_not_be_called_is_skipped_with_a_command() -> None:
@@ -410,6 +428,6 @@ def test_a_node_that_may_not_be_called_is_skipped_with_a_command() -> None:
 
 def test_an_unreachable_upper_cluster_has_no_node_call_finding() -> None:
     """No Node of an unreachable cluster can be checked."""
-    known = facts(side(UPPER, contact=contact(Stage.CONNECTION, "refused")))
+    known = facts(cluster_facts(UPPER, contact=contact(Stage.CONNECTION, "refused")))
     assert not list(check_kubelet(known.lowers[LOWER], known))
-    assert not at(list(check_kubelet(known.upper, known)), Level.FAIL)
+    assert not findings_at(list(check_kubelet(known.upper, known)), Level.FAIL)

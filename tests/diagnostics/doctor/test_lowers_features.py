@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 import pytest
 import yaml
-from doctorkit import LOWER, at, contact, facts, only, side, topology
+from doctorkit import LOWER, cluster_facts, contact, facts, findings_at, only_finding, topology
 from doctorkit import node as node_of
 
 from tensile.deploy.upper import STORAGE_CLASS
@@ -32,7 +32,7 @@ from tensile.objects import UPPER, Manifest
 
 
 @pytest.mark.parametrize(
-    ("answer", "level", "words"),
+    ("answer", "level", "message"),
     [
         (QueryAnswer(), Level.OK, "the metrics API answers"),
         (QueryAnswer(error="not found", status=404), Level.WARN, "it has no metrics API"),
@@ -44,11 +44,11 @@ from tensile.objects import UPPER, Manifest
         (QueryAnswer(error="forbidden", status=403), Level.SKIP, "not checked"),
     ],
 )
-def test_a_missing_metrics_api_is_at_most_a_warning(answer: QueryAnswer, level: Level, words: str) -> None:
+def test_a_missing_metrics_api_is_at_most_a_warning(answer: QueryAnswer, level: Level, message: str) -> None:
     """A lower cluster can run pods without metrics, so the check never fails."""
-    one = side(answers={METRICS: answer})
-    finding = only(check_metrics(one, facts(None, one)))
-    assert (finding.level, words in finding.what) == (level, True)
+    one = cluster_facts(answers={METRICS: answer})
+    finding = only_finding(check_metrics(one, facts(None, one)))
+    assert (finding.level, message in finding.what) == (level, True)
 
 
 def test_the_upper_cluster_is_not_checked_for_metrics() -> None:
@@ -69,10 +69,10 @@ def storage_class(
 
 def classes(name: str, *found: Manifest) -> ClusterFacts:
     """Return a cluster with these storage classes."""
-    return side(name, answers={CLASSES: QueryAnswer(list(found))})
+    return cluster_facts(name, answers={CLASSES: QueryAnswer(list(found))})
 
 
-def above(*found: Manifest) -> list[Finding]:
+def upper_storage_findings(*found: Manifest) -> list[Finding]:
     """Return the findings on the upper cluster's storage classes."""
     known = facts(classes(UPPER, *found))
     return list(check_storage(known.upper, known))
@@ -80,18 +80,21 @@ def above(*found: Manifest) -> list[Finding]:
 
 def test_an_upper_class_of_the_tensile_provisioner_is_ok() -> None:
     """The finding names the class, whose volumes are created in lower clusters."""
-    assert only(above(storage_class("tensile"))).what == "these classes create volumes in lower clusters: tensile"
+    assert (
+        only_finding(upper_storage_findings(storage_class("tensile"))).what
+        == "these classes create volumes in lower clusters: tensile"
+    )
 
 
 def test_an_upper_class_with_immediate_binding_fails() -> None:
     """The scheduler would never bind a pod with such a claim."""
-    failing, _ = above(storage_class("tensile", mode="Immediate"))
+    failing, _ = upper_storage_findings(storage_class("tensile", mode="Immediate"))
     assert (failing.level, "WaitForFirstConsumer" in failing.advice) == (Level.FAIL, True)
 
 
 def test_an_upper_without_a_tensile_class_is_skipped_with_a_command() -> None:
     """Not every topology needs claims; the command creates the StorageClass that `tensile manifests` renders."""
-    finding = only(above(storage_class("disks", "example.com/disks")))
+    finding = only_finding(upper_storage_findings(storage_class("disks", "example.com/disks")))
     assert (finding.level, finding.advice.endswith("' | kubectl apply -f -")) == (Level.SKIP, True)
     made = orjson.loads(finding.advice.split("'")[1])
     shipped = yaml.safe_load(STORAGE_CLASS)
@@ -100,27 +103,31 @@ def test_an_upper_without_a_tensile_class_is_skipped_with_a_command() -> None:
 
 def test_pods_that_wait_for_unbound_claims_are_a_warning() -> None:
     """The warning names the first three; pods that wait for other reasons are not counted."""
-    said = "0/2 nodes are available: pod has unbound immediate PersistentVolumeClaims. not found"
-    pods = [{"name": f"shop/db-{number}", "message": said} for number in range(5)]
+    message = "0/2 nodes are available: pod has unbound immediate PersistentVolumeClaims. not found"
+    pods = [{"name": f"shop/db-{number}", "message": message} for number in range(5)]
     pods.append({"name": "shop/web", "message": "0/2 nodes are available: 2 Insufficient cpu."})
     upper = classes(UPPER, storage_class("tensile"), storage_class("early", mode="Immediate"))
     upper.answers[WAITING] = QueryAnswer(pods)
-    finding = only(at(list(check_storage(upper, facts(upper))), Level.WARN))
+    finding = only_finding(findings_at(list(check_storage(upper, facts(upper))), Level.WARN))
     assert finding.what.endswith("of shop/db-0, shop/db-1, shop/db-2 and 2 more")
     assert finding.advice.endswith("\nfor virtual nodes, use StorageClass tensile")
     without = classes(UPPER)
     without.answers[WAITING] = QueryAnswer(pods)
-    assert only(at(list(check_storage(without, facts(without))), Level.WARN)).advice.endswith("' | kubectl apply -f -")
+    assert only_finding(findings_at(list(check_storage(without, facts(without))), Level.WARN)).advice.endswith(
+        "' | kubectl apply -f -"
+    )
     upper.answers[WAITING] = QueryAnswer(pods[-1:])
-    assert not at(list(check_storage(upper, facts(upper))), Level.WARN)
+    assert not findings_at(list(check_storage(upper, facts(upper))), Level.WARN)
 
 
 def test_a_default_class_of_another_provisioner_is_a_warning() -> None:
     """Claims without a class name do not work on virtual nodes in that case."""
     default = {"annotations": {"storageclass.kubernetes.io/is-default-class": "true"}}
-    finding = only(at(above(storage_class("disks", "example.com/disks", **default)), Level.WARN))
+    finding = only_finding(
+        findings_at(upper_storage_findings(storage_class("disks", "example.com/disks", **default)), Level.WARN)
+    )
     assert "the default StorageClass disks is not tensile's" in finding.what
-    assert not at(above(storage_class("tensile", **default)), Level.WARN)
+    assert not findings_at(upper_storage_findings(storage_class("tensile", **default)), Level.WARN)
 
 
 def test_a_default_class_that_every_lower_maps_is_no_warning() -> None:
@@ -128,7 +135,7 @@ def test_a_default_class_that_every_lower_maps_is_no_warning() -> None:
     default = {"annotations": {"storageclass.kubernetes.io/is-default-class": "true"}}
     upper = classes(UPPER, storage_class("disks", "example.com/disks", **default))
     mapped = topology(lower={"storageClasses": {"disks": "nvme"}})
-    assert not at(list(check_storage(upper, facts(upper, topology=mapped))), Level.WARN)
+    assert not findings_at(list(check_storage(upper, facts(upper, topology=mapped))), Level.WARN)
 
 
 @pytest.mark.parametrize(("born", "is_first"), [("2021", True), ("2020", False), ("2019", False)])
@@ -138,7 +145,7 @@ def test_the_newest_of_several_default_classes_counts(born: str, *, is_first: bo
     old = storage_class("disks", "example.com/disks", creationTimestamp="2020-01-01T00:00:00Z", **default)
     ours = storage_class("tensile", creationTimestamp=f"{born}-01-01T00:00:00Z", **default)
     for found in ((old, ours), (ours, old)):
-        assert bool(at(above(*found), Level.WARN)) is not is_first
+        assert bool(findings_at(upper_storage_findings(*found), Level.WARN)) is not is_first
 
 
 def test_classes_that_a_lower_does_not_have_are_warnings() -> None:
@@ -146,19 +153,19 @@ def test_classes_that_a_lower_does_not_have_are_warnings() -> None:
     lower = classes(LOWER, storage_class("nvme", "example.com/disks"))
     mapped = topology(lower={"storageClasses": {"fast": "nvme", "slow": "tape"}})
     known = facts(classes(UPPER, storage_class("tensile"), storage_class("fast")), lower, topology=mapped)
-    told = at(list(check_storage(lower, known)), Level.WARN)
-    assert [one.what.partition(",")[0] for one in told] == [
+    warnings = findings_at(list(check_storage(lower, known)), Level.WARN)
+    assert [one.what.partition(",")[0] for one in warnings] == [
         "upper StorageClass tensile is tensile here",
         "upper StorageClass slow is tape here",
     ]
     instead = "set storageClasses: {tensile: NAME} for lower-a (there are: nvme)"
-    assert told[0].advice == f"create it, or {instead}, and create its claims again"
+    assert warnings[0].advice == f"create it, or {instead}, and create its claims again"
 
 
 def test_a_lower_with_all_needed_classes_is_ok() -> None:
     """One finding covers all classes; without needed classes there is no finding."""
     lower = classes(LOWER, storage_class("tensile", "example.com/disks"))
-    assert only(check_storage(lower, facts(classes(UPPER, storage_class("tensile")), lower))).level == Level.OK
+    assert only_finding(check_storage(lower, facts(classes(UPPER, storage_class("tensile")), lower))).level == Level.OK
     assert not list(check_storage(lower, facts(classes(UPPER), lower)))
 
 
@@ -170,8 +177,8 @@ def test_storage_is_not_checked_without_the_claim_controller() -> None:
 
 def test_lower_classes_that_may_not_be_listed_are_skipped() -> None:
     """The engine itself needs no right to read storage classes in a lower cluster."""
-    lower = side(answers={CLASSES: QueryAnswer(error="forbidden", status=403)})
-    assert only(check_storage(lower, facts(None, lower))).level == Level.SKIP
+    lower = cluster_facts(answers={CLASSES: QueryAnswer(error="forbidden", status=403)})
+    assert only_finding(check_storage(lower, facts(None, lower))).level == Level.SKIP
 
 
 # Networks.
@@ -182,7 +189,7 @@ def network(name: str, *pods: str, services: str = "192.168.0.0/16", identity: s
     ranges = [{"spec": {"cidrs": [services]}}] if services else []
     nodes = [node_of(f"n{number}", ours=False, podCIDRs=[cidr] if cidr else []) for number, cidr in enumerate(pods)]
     answers = {NODES: QueryAnswer(nodes), RANGES: QueryAnswer(ranges)}
-    return side(name, answers=answers, identity=identity or f"uid-of-{name}")
+    return cluster_facts(name, answers=answers, identity=identity or f"uid-of-{name}")
 
 
 def clash(first: ClusterFacts, second: ClusterFacts) -> list[Finding]:
@@ -195,7 +202,7 @@ def clash(first: ClusterFacts, second: ClusterFacts) -> list[Finding]:
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "words"),
+    ("first", "second", "message"),
     [
         (network("a", "10.0.0.0/24"), network("b", "10.0.0.0/16"), "addresses of pods here (10.0.0.0/16)"),
         (network(UPPER, services="10.96.0.0/12"), network("b", "10.100.0.0/24"), "those of Services of upper (10.96."),
@@ -208,11 +215,11 @@ def clash(first: ClusterFacts, second: ClusterFacts) -> list[Finding]:
     ],
 )
 def test_overlapping_address_ranges_of_two_clusters_are_a_warning(
-    first: ClusterFacts, second: ClusterFacts, words: str
+    first: ClusterFacts, second: ClusterFacts, message: str
 ) -> None:
     """Pods of one cluster cannot reach the other's addresses, which not every topology needs."""
-    finding = only(clash(first, second))
-    assert (finding.level, words in finding.what) == (Level.WARN, True)
+    finding = only_finding(clash(first, second))
+    assert (finding.level, message in finding.what) == (Level.WARN, True)
 
 
 @pytest.mark.parametrize(
@@ -226,18 +233,18 @@ def test_overlapping_address_ranges_of_two_clusters_are_a_warning(
 )
 def test_address_ranges_without_conflict_are_ok(first: ClusterFacts, second: ClusterFacts) -> None:
     """Service ranges may be equal because they are local, and the identity check reports one cluster with two names."""
-    assert only(clash(first, second)).level == Level.OK
+    assert only_finding(clash(first, second)).level == Level.OK
 
 
 def test_many_overlapping_node_ranges_are_one_finding() -> None:
     """Adjacent ranges are merged and a long list is cut, because a cluster may have a thousand nodes."""
     many = [f"10.0.{number}.0/24" for number in range(50)]
     assert len(clash(network("a", *many), network("b", *many))) == 1
-    told = only(clash(network("a"), network("b", *many))).what
-    assert told.startswith(
+    message = only_finding(clash(network("a"), network("b", *many))).what
+    assert message.startswith(
         "pods 10.0.0.0/19, pods 10.0.32.0/20, pods 10.0.48.0/23, Services 192.168.0.0/16: no overlap"
     )
-    apart = only(clash(network("a"), network("b", *many[::2]))).what
+    apart = only_finding(clash(network("a"), network("b", *many[::2]))).what
     assert (apart.count("10.0."), " and more" in apart) == (4, True)
 
 
@@ -248,7 +255,7 @@ def test_large_clusters_are_compared_within_three_seconds() -> None:
     lowers = [network(f"c{number}", *found) for number, found in enumerate(ranges)]
     spec = topology(lowers=[{"name": one.name, "kubeconfig": one.name} for one in lowers])
     begun = process_time()
-    warning = only(at(list(check_networks(facts(None, *lowers, topology=spec))), Level.WARN))
+    warning = only_finding(findings_at(list(check_networks(facts(None, *lowers, topology=spec))), Level.WARN))
     assert process_time() - begun < 3.0
     assert (warning.cluster, "those of pods of c4" in warning.what) == ("c11", True)
 
@@ -257,7 +264,7 @@ def test_each_overlapping_pair_is_reported_at_the_later_cluster() -> None:
     """Of three clusters with the same ranges, the second has one warning and the third has two, in cluster order."""
     spec = topology(lowers=[{"name": name, "kubeconfig": name} for name in "abc"])
     known = facts(None, *(network(name, "10.0.0.0/24", "fd00::/64") for name in "abc"), topology=spec)
-    found = at(list(check_networks(known)), Level.WARN)
+    found = findings_at(list(check_networks(known)), Level.WARN)
     assert [one.cluster for one in found] == ["b", "c", "c"]
     assert [" of b " in one.what for one in found] == [False, False, True]
 
@@ -266,11 +273,11 @@ def test_pod_ranges_are_compared_with_pods_and_services_of_all_clusters() -> Non
     """The same range overlaps the Services of the upper cluster and the pods of another lower cluster."""
     upper = network(UPPER, services="10.0.0.0/8")
     found = clash(upper, network("b", "10.1.0.0/24"))
-    assert "those of Services of upper (10.0.0.0/8)" in only(found).what
+    assert "those of Services of upper (10.0.0.0/8)" in only_finding(found).what
     spec = topology(lowers=[{"name": name, "kubeconfig": name} for name in "ab"])
     both = facts(upper, network("a", "10.1.0.0/16"), network("b", "10.1.0.0/24"), topology=spec)
-    told = [one.what for one in check_networks(both) if one.cluster == "b"]
-    assert ["of upper" in told[0], "of a " in told[1], len(told)] == [True, True, 2]
+    messages = [one.what for one in check_networks(both) if one.cluster == "b"]
+    assert ["of upper" in messages[0], "of a " in messages[1], len(messages)] == [True, True, 2]
 
 
 def test_pod_ranges_of_virtual_nodes_are_ignored() -> None:
@@ -278,11 +285,11 @@ def test_pod_ranges_of_virtual_nodes_are_ignored() -> None:
     virtual = node_of("lower-a", podCIDR="10.0.0.0/24")
     upper = network(UPPER)
     upper.answers[NODES] = QueryAnswer([virtual])
-    assert only(clash(upper, network("b", "10.0.0.0/24"))).level == Level.OK
+    assert only_finding(clash(upper, network("b", "10.0.0.0/24"))).level == Level.OK
 
 
 @pytest.mark.parametrize(
-    ("second", "words"),
+    ("second", "message"),
     [
         (network("b", "", services=""), "not checked: the addresses of pods and Services, which"),
         (network("b", services=""), "not checked: the addresses of pods and Services, which"),
@@ -297,20 +304,20 @@ def test_pod_ranges_of_virtual_nodes_are_ignored() -> None:
         (network("b", "10.2.0.0/24", ""), "not checked: the addresses of pods, which"),
     ],
 )
-def test_clusters_that_do_not_publish_all_ranges_are_skipped_with_advice(second: ClusterFacts, words: str) -> None:
+def test_clusters_that_do_not_publish_all_ranges_are_skipped_with_advice(second: ClusterFacts, message: str) -> None:
     """Some network plugins do not publish them, so the finding names the unknown ranges and how to compare them."""
     whole = facts(network(UPPER, "10.1.0.0/24"), second)
-    finding = only(one for one in check_networks(whole) if one.cluster == "b")
-    assert (finding.level, words in finding.what) == (Level.SKIP, True), finding
+    finding = only_finding(one for one in check_networks(whole) if one.cluster == "b")
+    assert (finding.level, message in finding.what) == (Level.SKIP, True), finding
     assert finding.advice.startswith("compare them by hand with those of the other clusters: of ")
-    assert ("pools" in finding.advice) == ("of pods" in words)
+    assert ("pools" in finding.advice) == ("of pods" in message)
     assert ("servicecidrs" in finding.advice) == ("Services, which" in finding.what)
 
 
 def test_clusters_that_publish_only_service_ranges_are_not_compared() -> None:
     """Service ranges of two clusters may be equal, so nothing is known without pod ranges."""
     same, other = network("b", ""), network("b", "", services="10.99.0.0/16")
-    first, second = (only(clash(network(UPPER, ""), one)) for one in (same, other))
+    first, second = (only_finding(clash(network(UPPER, ""), one)) for one in (same, other))
     assert (first.level, "not compared" in first.what) == (Level.SKIP, True)
     assert second.level == Level.SKIP
 
@@ -318,12 +325,14 @@ def test_clusters_that_publish_only_service_ranges_are_not_compared() -> None:
 def test_an_ok_finding_is_limited_to_the_published_ranges() -> None:
     """A cluster that publishes all its ranges is compared only with those that other clusters publish."""
     first, second = network(UPPER, "10.1.0.0/24"), network("b", "")
-    upper = only(one for one in check_networks(facts(first, second)) if one.cluster == UPPER)
+    upper = only_finding(one for one in check_networks(facts(first, second)) if one.cluster == UPPER)
     assert (upper.level, upper.what.endswith("no overlap with the ranges that other clusters publish")) == (
         Level.OK,
         True,
     )
-    alone = only(one for one in check_networks(facts(first, network("b", "", services=""))) if one.cluster == UPPER)
+    alone = only_finding(
+        one for one in check_networks(facts(first, network("b", "", services=""))) if one.cluster == UPPER
+    )
     assert (alone.level, "not compared" in alone.what) == (Level.SKIP, True)
 
 
@@ -341,7 +350,7 @@ def test_an_upper_with_only_virtual_nodes_has_no_unknown_pod_ranges() -> None:
     below = network("b", "10.0.0.0/24")
     below.answers[NODES].value.append(virtual)
     for nodes, level in ((QueryAnswer([virtual]), Level.OK), (QueryAnswer(error="forbidden", status=403), Level.SKIP)):
-        upper = side(UPPER, answers={NODES: nodes, RANGES: ranges})
+        upper = cluster_facts(UPPER, answers={NODES: nodes, RANGES: ranges})
         found = {one.cluster: one.level for one in check_networks(facts(upper, below))}
         assert found == {UPPER: level, "b": Level.OK}
 
@@ -349,10 +358,10 @@ def test_an_upper_with_only_virtual_nodes_has_no_unknown_pod_ranges() -> None:
 def test_an_advertised_address_without_a_matching_certificate_is_a_warning() -> None:
     """Clients in lower clusters refuse the upper apiserver if its certificate does not name the advertised host."""
     for stage, warns in ((Stage.DONE, False), (Stage.TLS, True)):
-        upper = side(UPPER, answers={ADVERTISED: QueryAnswer(contact(stage, "Hostname mismatch"))})
-        found = at(list(check_networks(facts(upper))), Level.WARN)
+        upper = cluster_facts(UPPER, answers={ADVERTISED: QueryAnswer(contact(stage, "Hostname mismatch"))})
+        found = findings_at(list(check_networks(facts(upper))), Level.WARN)
         assert bool(found) == warns
-        assert not warns or "--apiserver-cert-extra-sans" in only(found).advice
+        assert not warns or "--apiserver-cert-extra-sans" in only_finding(found).advice
 
 
 # The webhook.

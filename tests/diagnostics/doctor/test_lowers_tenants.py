@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from doctorkit import LOWER, OWNER_OF, UPPER_ID, at, facts, levels, only, side, topology
+from doctorkit import LOWER, OWNER_OF, UPPER_ID, cluster_facts, facts, findings_at, levels, only_finding, topology
 from doctorkit import node as node_of
 
 from tensile.diagnostics.doctor.facts import NAMESPACES, NODES, PODS_BY_NAMESPACE, POLICIES, Finding, Level, QueryAnswer
@@ -15,16 +15,17 @@ OURS = OWNER_OF.mark
 
 
 def looked(
-    below: list[str], pods: list[tuple[str, str]], above: tuple[str, ...] = ("shop",), **fields: Any
+    lower_objects: list[str], pods: list[tuple[str, str]], above: tuple[str, ...] = ("shop",), **fields: Any
 ) -> list[Finding]:
     """Return the findings on a lower with these namespaces and pods.
 
     Other fields belong to the topology's lower cluster, `user` to the connection.
     """
     user = fields.pop("user", "engine")
-    upper = side(UPPER, answers={NAMESPACES: QueryAnswer(["kube-system", *above])})
-    lower = side(
-        user=user, answers={NAMESPACES: QueryAnswer(["kube-system", *below]), PODS_BY_NAMESPACE: QueryAnswer(pods)}
+    upper = cluster_facts(UPPER, answers={NAMESPACES: QueryAnswer(["kube-system", *above])})
+    lower = cluster_facts(
+        user=user,
+        answers={NAMESPACES: QueryAnswer(["kube-system", *lower_objects]), PODS_BY_NAMESPACE: QueryAnswer(pods)},
     )
     return list(check_tenants(lower, facts(upper, lower, topology=topology(lower=fields))))
 
@@ -34,13 +35,13 @@ def looked(
 )
 def test_a_lower_without_pods_of_other_owners_in_shared_namespaces_is_ok(pods: list[tuple[str, str]]) -> None:
     """Pods of other owners in other namespaces are irrelevant; kube-system is excluded."""
-    finding = only(looked(["shop", "other"], [*pods, ("kube-system", "")]))
+    finding = only_finding(looked(["shop", "other"], [*pods, ("kube-system", "")]))
     assert (finding.level, finding.cluster, finding.check) == (Level.OK, LOWER, "tenants")
 
 
 def test_pods_of_other_owners_in_a_mirrored_namespace_are_a_warning() -> None:
     """The warning counts them per namespace, including those of another topology, and the advice names the fields."""
-    finding = only(looked(["shop"], [("shop", ""), ("shop", "another"), ("shop", OURS)]))
+    finding = only_finding(looked(["shop"], [("shop", ""), ("shop", "another"), ("shop", OURS)]))
     assert finding.level == Level.WARN
     assert finding.what.endswith("go to, and count as one tenant: shop (2)")
     assert "namespaces: {mapping: prefix}" in finding.advice
@@ -52,24 +53,24 @@ def test_pods_of_the_topologys_former_name_are_not_reported() -> None:
     former = owner_of(UPPER_ID, "former")
     node = node_of(LOWER, ours=False)
     node["metadata"] |= {"labels": {OWNER: former.mark}, "annotations": {OWNER_NAME: former.name}}
-    upper = side(UPPER, answers={NAMESPACES: QueryAnswer(["shop"]), NODES: QueryAnswer([node])})
+    upper = cluster_facts(UPPER, answers={NAMESPACES: QueryAnswer(["shop"]), NODES: QueryAnswer([node])})
     pods = QueryAnswer([("shop", former.mark)])
-    lower = side(answers={NAMESPACES: QueryAnswer(["shop"]), PODS_BY_NAMESPACE: pods})
-    assert only(check_tenants(lower, facts(upper, lower))).level == Level.OK
+    lower = cluster_facts(answers={NAMESPACES: QueryAnswer(["shop"]), PODS_BY_NAMESPACE: pods})
+    assert only_finding(check_tenants(lower, facts(upper, lower))).level == Level.OK
     upper.answers[NODES] = QueryAnswer([])
-    assert only(check_tenants(lower, facts(upper, lower))).level == Level.WARN
+    assert only_finding(check_tenants(lower, facts(upper, lower))).level == Level.WARN
 
 
 def test_pods_of_other_owners_in_a_prefixed_namespace_are_a_warning() -> None:
     """Only the engine should create pods there; a namespace of the unprefixed name belongs to another user."""
     prefixed = {"namespaces": {"mapping": "prefix"}}
-    finding = only(looked(["demo-shop", "shop"], [("demo-shop", ""), ("shop", "")], **prefixed))
+    finding = only_finding(looked(["demo-shop", "shop"], [("demo-shop", ""), ("shop", "")], **prefixed))
     assert finding.what.endswith("made for pods from the upper cluster: demo-shop (1)")
     assert levels(looked(["shop"], [("shop", "")], **prefixed)) == [Level.OK]
 
 
 @pytest.mark.parametrize(
-    ("fields", "words", "advice"),
+    ("fields", "message", "advice"),
     [
         (
             {"serviceAccounts": {"identity": "upper"}},
@@ -84,11 +85,11 @@ def test_pods_of_other_owners_in_a_prefixed_namespace_are_a_warning() -> None:
     ],
 )
 def test_fields_that_expose_rights_in_a_shared_namespace_are_a_warning(
-    fields: dict[str, Any], words: str, advice: str
+    fields: dict[str, Any], message: str, advice: str
 ) -> None:
     """The warning names the field; without pods of other owners there is no warning."""
     _, finding = looked(["shop"], [("shop", "")], **fields)
-    assert (finding.level, finding.what) == (Level.WARN, words)
+    assert (finding.level, finding.what) == (Level.WARN, message)
     assert finding.advice.startswith(advice)
     assert levels(looked(["shop"], [], **fields)) == [Level.OK]
 
@@ -96,7 +97,7 @@ def test_fields_that_expose_rights_in_a_shared_namespace_are_a_warning(
 def test_a_namespace_that_maps_to_the_engines_namespace_is_a_warning() -> None:
     """Pods of that namespace are not mirrored, so the warning does not wait until pods exist."""
     account = "system:serviceaccount:tensile:engine"
-    finding = at(looked(["tensile"], [], ("tensile",), user=account), Level.WARN)[0]
+    finding = findings_at(looked(["tensile"], [], ("tensile",), user=account), Level.WARN)[0]
     assert finding.what == "namespace tensile of the upper cluster maps to tensile, which has the engine's own account"
     prefixed = {"namespaces": {"mapping": "prefix"}}
     assert levels(looked(["tensile"], [], ("tensile",), user=account, **prefixed)) == [Level.OK]
@@ -106,9 +107,9 @@ def test_a_namespace_that_maps_to_the_engines_namespace_is_a_warning() -> None:
 def test_the_number_of_named_and_of_checked_namespaces_is_limited() -> None:
     """The finding counts the namespaces that it does not name, and reports how many were checked."""
     names = [f"n{number:02}" for number in range(MOST + 5)]
-    finding = only(looked(names, [(name, "") for name in names[:7]], tuple(names)))
+    finding = only_finding(looked(names, [(name, "") for name in names[:7]], tuple(names)))
     assert finding.what.endswith("n00 (1), n01 (1), n02 (1), n03 (1), n04 (1) and 2 more")
-    assert f"in {MOST} of {MOST + 5} namespaces" in only(looked(names, [], tuple(names))).what
+    assert f"in {MOST} of {MOST + 5} namespaces" in only_finding(looked(names, [], tuple(names))).what
 
 
 @pytest.mark.parametrize("missing", [(UPPER, NAMESPACES), (LOWER, NAMESPACES), (LOWER, PODS_BY_NAMESPACE)])
@@ -117,19 +118,19 @@ def test_unknown_namespaces_or_pods_skip_the_tenants_check(
     missing: tuple[str, str], answer: QueryAnswer | None
 ) -> None:
     """The finding is neither OK nor a warning, and has the error if there is one."""
-    sides = {UPPER: side(UPPER), LOWER: side()}
+    sides = {UPPER: cluster_facts(UPPER), LOWER: cluster_facts()}
     cluster, question = missing
     if answer is None:
         del sides[cluster].answers[question]
     else:
         sides[cluster].answers[question] = answer
-    finding = only(check_tenants(sides[LOWER], facts(sides[UPPER], sides[LOWER])))
+    finding = only_finding(check_tenants(sides[LOWER], facts(sides[UPPER], sides[LOWER])))
     assert (finding.level, "forbidden" in finding.what) == (Level.SKIP, answer is not None)
 
 
 def test_the_upper_and_an_unreachable_lower_have_no_tenants_finding() -> None:
     """Only a lower cluster that responds is checked."""
-    upper, away = side(UPPER), side(contact=None)
+    upper, away = cluster_facts(UPPER), cluster_facts(contact=None)
     assert list(check_tenants(upper, facts(upper))) == []
     assert list(check_tenants(away, facts(upper, away))) == []
 
@@ -137,21 +138,24 @@ def test_the_upper_and_an_unreachable_lower_have_no_tenants_finding() -> None:
 def test_places_maps_upper_namespaces_to_existing_lower_namespaces() -> None:
     """The result depends on namespaces.mapping, and excludes kube-system."""
     same, prefixed = (topology(lower={"namespaces": {"mapping": mapping}}) for mapping in ("same", "prefix"))
-    above, below = ["shop", "kube-system", "new"], ["shop", "demo-shop", "kube-system", "other"]
-    assert mirrored_namespaces(same.lowers[0], same, above, below) == {"shop": "shop"}
-    assert mirrored_namespaces(prefixed.lowers[0], prefixed, above, below) == {"shop": "demo-shop"}
+    upper_objects, lower_objects = ["shop", "kube-system", "new"], ["shop", "demo-shop", "kube-system", "other"]
+    assert mirrored_namespaces(same.lowers[0], same, upper_objects, lower_objects) == {"shop": "shop"}
+    assert mirrored_namespaces(prefixed.lowers[0], prefixed, upper_objects, lower_objects) == {"shop": "demo-shop"}
 
 
-def policies(above: list[str], below: list[str]) -> list[Finding]:
+def policies(upper_objects: list[str], lower_objects: list[str]) -> list[Finding]:
     """Return the findings on a lower with these namespaces, and NetworkPolicies in those of the upper cluster."""
-    answers = {NAMESPACES: QueryAnswer(["kube-system", "shop", "bank"]), POLICIES: QueryAnswer(above)}
-    upper, lower = side(UPPER, answers=answers), side(answers={NAMESPACES: QueryAnswer(below)})
+    answers = {NAMESPACES: QueryAnswer(["kube-system", "shop", "bank"]), POLICIES: QueryAnswer(upper_objects)}
+    upper, lower = (
+        cluster_facts(UPPER, answers=answers),
+        cluster_facts(answers={NAMESPACES: QueryAnswer(lower_objects)}),
+    )
     return [*check_network_policies(upper, facts(upper, lower)), *check_network_policies(lower, facts(upper, lower))]
 
 
 def test_network_policies_of_mirrored_namespaces_are_a_warning() -> None:
     """The policies do not apply to pods in the lower cluster; those of other namespaces are not reported."""
-    finding = only(policies(["shop", "shop", "bank", "kube-system"], ["shop", "kube-system"]))
+    finding = only_finding(policies(["shop", "shop", "bank", "kube-system"], ["shop", "kube-system"]))
     assert (finding.cluster, finding.check, finding.level) == (LOWER, "network", Level.WARN)
     assert finding.what.endswith("do not apply to its pods here: shop (2)")
     assert finding.advice == f"create equivalent policies in {LOWER}, in the namespaces where these pods run"

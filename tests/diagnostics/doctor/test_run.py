@@ -2,7 +2,7 @@
 
 import re
 
-from doctorkit import LOWER, contact, facts, side
+from doctorkit import LOWER, cluster_facts, contact, facts
 
 from tensile.diagnostics.doctor.facts import CHECKS, Facts, Finding, Level
 from tensile.diagnostics.doctor.run import as_document, as_text, run_checks, worst
@@ -78,13 +78,13 @@ def test_control_characters_of_a_server_are_escaped() -> None:
 def test_a_server_version_cannot_forge_a_line_of_output() -> None:
     """The version is on its cluster's line, and its control characters are escaped."""
     odd = contact(version="v1.36.3\u001b[2J\x1b[H\nupper: all is well")
-    known = facts(None, side(contact=odd))
+    known = facts(None, cluster_facts(contact=odd))
     for every, begin in ((False, "lower-a +\\d.*"), (True, "lower-a: ")):
         text = as_text(known, run_checks(known), colour=False, every=every)
         assert "\x1b" not in text
         assert "upper: all is well" not in text.splitlines()
-        words = re.escape("v1.36.3\\u001b[2J\\u001b[H\\nupper: all is well, https://")
-        assert re.search(f"^{begin}{words}", text, re.MULTILINE)
+        message = re.escape("v1.36.3\\u001b[2J\\u001b[H\\nupper: all is well, https://")
+        assert re.search(f"^{begin}{message}", text, re.MULTILINE)
 
 
 def last(*levels: Level) -> str:
@@ -141,7 +141,7 @@ def test_healthy_clusters_have_only_ok_findings_in_the_order_of_the_checks() -> 
 
 def test_an_unreachable_lower_does_not_affect_the_upper_findings() -> None:
     """The lower has one failure, at the reach check."""
-    away = side(contact=None, identity="", missing=None, answers={})
+    away = cluster_facts(contact=None, identity="", missing=None, answers={})
     away.answers.clear()
     found = found_of(facts(None, away))
     assert [one.check for one in found if one.cluster == LOWER and one.level == Level.FAIL] == ["reach"]
@@ -150,7 +150,7 @@ def test_an_unreachable_lower_does_not_affect_the_upper_findings() -> None:
 
 def test_advice_for_a_lower_without_any_rights_has_under_20_lines() -> None:
     """The commands are grouped by sets of verbs instead of by resources."""
-    one = side()
+    one = cluster_facts()
     known = facts(None, one)
     one.missing = lower_rights(known.topology.lowers[0])
     (failing,) = [found for found in found_of(known) if found.level == Level.FAIL]

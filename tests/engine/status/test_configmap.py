@@ -4,7 +4,7 @@ from typing import Any
 
 import orjson
 import pytest
-from statuskit import LATER, NOW, OWNER, PLACE, accepted, bad, good, waiting
+from statuskit import LATER, NOW, OWNER, PLACE, accepted, invalid_update, pending_edit, valid_update
 
 from tensile.engine.status.configmap import (
     NameTaken,
@@ -40,7 +40,7 @@ def seen(data: dict[str, str] | None = None, **meta: Any) -> Manifest:
     return {"metadata": {**whole, **meta}, "data": DATA if data is None else data}
 
 
-def told(verdict: TopologyStatus) -> Manifest:
+def status_configmap(verdict: TopologyStatus) -> Manifest:
     """Return the status ConfigMap that describes a verdict."""
     document = verdict.document()
     parts = {key: orjson.dumps(document[key]).decode() for key in OPTIONAL if key in document}
@@ -55,7 +55,7 @@ def test_the_status_config_map_has_the_namespace_and_the_name_with_status() -> N
 def test_the_owner_of_the_status_depends_on_the_cluster_and_the_config_map() -> None:
     """A status from another cluster, or of another topology's ConfigMap, thus has another owner."""
     other = PLACE._replace(name="other")
-    marks = {status_owner(uid, place).mark for uid in ("1", "2") for place in (PLACE, other)}
+    marks = {status_owner(uid, configmap_key).mark for uid in ("1", "2") for configmap_key in (PLACE, other)}
     assert len(marks) == 4
 
 
@@ -104,7 +104,7 @@ def test_a_status_patch_has_the_differences_and_uid_and_resource_version() -> No
 
 def test_status_keys_that_this_engine_does_not_know_are_not_changed() -> None:
     """Another engine may lead, which wrote the active topology, its time and the state of the lowers."""
-    before = told(accepted())
+    before = status_configmap(accepted())
     found = write(before, {"state": "Rejected", "rejected": "{}"}, REF, OWNER, "map-1")
     assert body(found)["data"] == {"state": "Rejected", "rejected": "{}"}
     assert write(before, {"state": "Accepted"}, REF, OWNER, "map-1") is None
@@ -120,10 +120,10 @@ def test_a_new_status_has_empty_values_for_unknown_keys() -> None:
 
 def test_in_force_returns_the_hash_of_the_accepted_text_in_an_own_status() -> None:
     """It is empty if the status is missing, cannot be read, or belongs to another owner."""
-    assert in_force(told(accepted(bad())), OWNER) == good().text.sha256
+    assert in_force(status_configmap(accepted(invalid_update())), OWNER) == valid_update().text.sha256
     for other in (None, seen({}), seen({"accepted": "1"}), seen({"accepted": "{"}), seen({"accepted": "{}"})):
         assert in_force(other, OWNER) == ""
-    assert in_force({**told(accepted()), "metadata": seen(labels={})["metadata"]}, OWNER) == ""
+    assert in_force({**status_configmap(accepted()), "metadata": seen(labels={})["metadata"]}, OWNER) == ""
 
 
 def test_the_uid_of_a_recreated_topology_config_map_is_recorded() -> None:
@@ -156,34 +156,34 @@ def test_a_status_config_map_of_another_owner_is_not_written(meta: dict[str, Any
 
 def test_a_restart_with_the_same_text_keeps_the_time_of_its_acceptance() -> None:
     """The time is taken from a readable status of this owner; any other status has no effect."""
-    late = TopologyStatus().after(good(), LATER)
-    assert resumed(late, told(accepted()), OWNER) == accepted()
+    late = TopologyStatus().after(valid_update(), LATER)
+    assert resumed(late, status_configmap(accepted()), OWNER) == accepted()
     for other in (None, seen({}), seen({"accepted": "1"}), seen({"accepted": "{"}), seen({"accepted": "{}"})):
         assert resumed(late, other, OWNER) == late
-    assert resumed(late, {**told(accepted()), "metadata": seen(labels={})["metadata"]}, OWNER) == late
-    assert resumed(TopologyStatus(), told(accepted()), OWNER) == TopologyStatus()
+    assert resumed(late, {**status_configmap(accepted()), "metadata": seen(labels={})["metadata"]}, OWNER) == late
+    assert resumed(TopologyStatus(), status_configmap(accepted()), OWNER) == TopologyStatus()
 
 
 def test_a_restart_with_another_text_sets_a_new_time() -> None:
     """The status has no time for that text."""
-    other = TopologyStatus().after(good("cc"), LATER)
-    assert resumed(other, told(accepted()), OWNER) == other
+    other = TopologyStatus().after(valid_update("cc"), LATER)
+    assert resumed(other, status_configmap(accepted()), OWNER) == other
 
 
 def test_a_restart_with_the_same_rejected_first_text_keeps_its_time() -> None:
     """An engine that restarts repeatedly with it thus reports nothing new."""
-    bad_first = TopologyStatus().after(bad(), NOW)
-    assert resumed(TopologyStatus().after(bad(), LATER), told(bad_first), OWNER) == bad_first
+    bad_first = TopologyStatus().after(invalid_update(), NOW)
+    assert resumed(TopologyStatus().after(invalid_update(), LATER), status_configmap(bad_first), OWNER) == bad_first
 
 
 def test_a_result_is_already_reported_if_text_and_version_match_the_latest_state() -> None:
     """An accepted text that was followed by a rejected one is not the latest state."""
-    assert is_reported(told(accepted()), OWNER, good())
-    assert is_reported(told(accepted(bad())), OWNER, bad())
-    assert not is_reported(told(accepted()), OWNER, good(version="9"))
-    assert not is_reported(told(accepted()), OWNER, good("cc"))
-    assert not is_reported(told(accepted(bad())), OWNER, good())
-    assert not is_reported(None, OWNER, good())
+    assert is_reported(status_configmap(accepted()), OWNER, valid_update())
+    assert is_reported(status_configmap(accepted(invalid_update())), OWNER, invalid_update())
+    assert not is_reported(status_configmap(accepted()), OWNER, valid_update(version="9"))
+    assert not is_reported(status_configmap(accepted()), OWNER, valid_update("cc"))
+    assert not is_reported(status_configmap(accepted(invalid_update())), OWNER, valid_update())
+    assert not is_reported(None, OWNER, valid_update())
 
 
 def stated(verdict: TopologyStatus) -> Manifest:
@@ -202,17 +202,17 @@ def patched(before: Manifest, verdict: TopologyStatus, spent: str = "") -> Manif
 
 def test_a_pending_approval_is_removed_by_an_engine_with_an_active_topology() -> None:
     """An engine that does not start keeps it, because the leader may still wait for the approval."""
-    held = stated(accepted().waiting(waiting()))
-    assert patched(held, accepted(good("dd", "9")))["data"]["pendingApproval"] is None
-    assert "pendingApproval" not in patched(held, TopologyStatus().after(bad(), LATER))["data"]
+    held = stated(accepted().waiting(pending_edit()))
+    assert patched(held, accepted(valid_update("dd", "9")))["data"]["pendingApproval"] is None
+    assert "pendingApproval" not in patched(held, TopologyStatus().after(invalid_update(), LATER))["data"]
 
 
 def test_a_pending_approval_from_before_a_restart_stays_until_the_text_is_decided() -> None:
     """A leader writes the status before it has decided about the text of its source."""
-    held = stated(accepted().waiting(waiting()))
+    held = stated(accepted().waiting(pending_edit()))
     data = StatusReport("demo", accepted()).data()
     assert write(held, data, REF, OWNER, "map-1", decided=False) is None
-    assert write(stated(accepted(bad())), data, REF, OWNER, "map-1", decided=False) is not None
+    assert write(stated(accepted(invalid_update())), data, REF, OWNER, "map-1", decided=False) is not None
 
 
 def test_a_used_approval_is_removed_from_the_status() -> None:
@@ -228,8 +228,8 @@ def test_a_used_approval_is_removed_from_the_status() -> None:
 
 def test_a_pending_edit_keeps_its_time_and_is_reported_once_across_a_restart() -> None:
     """It is recognized by text and version in the status of the former run."""
-    held, again = stated(accepted().waiting(waiting())), waiting()._replace(time=NOW)
-    assert resumed(accepted().waiting(again), held, OWNER).approval == waiting()
-    assert is_reported(held, OWNER, good("dd", "9"), waits=True)
-    assert not is_reported(held, OWNER, good("ee", "9"), waits=True)
-    assert not is_reported(stated(accepted()), OWNER, good("aa", "7"), waits=True)
+    held, again = stated(accepted().waiting(pending_edit())), pending_edit()._replace(time=NOW)
+    assert resumed(accepted().waiting(again), held, OWNER).approval == pending_edit()
+    assert is_reported(held, OWNER, valid_update("dd", "9"), waits=True)
+    assert not is_reported(held, OWNER, valid_update("ee", "9"), waits=True)
+    assert not is_reported(stated(accepted()), OWNER, valid_update("aa", "7"), waits=True)

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from statuskit import LATER, NOW, OWNER, PLACE, bad, good, row
+from statuskit import LATER, NOW, OWNER, PLACE, invalid_update, row, valid_update
 from structlog.testing import capture_logs
 from tasks import background
 from virtualtime import in_virtual_time
@@ -26,7 +26,7 @@ REF = status_ref(PLACE)
 UID = "map-1"
 
 
-class Counted(DryRunCluster):
+class CountingCluster(DryRunCluster):
     """A cluster in memory that counts writes, and can refuse them."""
 
     def __init__(self) -> None:
@@ -51,31 +51,31 @@ class Counted(DryRunCluster):
             raise error
 
 
-class Kept:
+class StatusWriterHarness:
     """A status writer with its cluster, its engine status and its cache."""
 
     def __init__(self) -> None:
-        self.cluster = Counted()
+        self.cluster = CountingCluster()
         self.cluster.place(NAMESPACE, {"metadata": {"name": PLACE.namespace}})
-        self.standing = EngineStatus(lambda: NOW)
+        self.engine_status = EngineStatus(lambda: NOW)
         self.rows: list[LowerRow] | None = None
-        self.standing.lowers = lambda: self.rows
+        self.engine_status.lowers = lambda: self.rows
         self.cache = Cache()
         self.cluster.follow(CONFIG_MAP, self.cache, lambda found: found["metadata"]["name"] == REF.name)
         self.keeper = self._keeper()
 
     def _keeper(self) -> StatusWriter:
-        return StatusWriter(self.cluster, PLACE, OWNER, self.cache, self.standing, now=lambda: NOW)
+        return StatusWriter(self.cluster, PLACE, OWNER, self.cache, self.engine_status, now=lambda: NOW)
 
     def restart(self) -> None:
         """Create a new writer for the same cluster, as after a restart."""
-        self.standing = EngineStatus(lambda: NOW)
-        self.standing.lowers = lambda: self.rows
+        self.engine_status = EngineStatus(lambda: NOW)
+        self.engine_status.lowers = lambda: self.rows
         self.keeper = self._keeper()
 
-    def tell(self, reading: TopologyUpdate) -> None:
+    def report(self, reading: TopologyUpdate) -> None:
         """Report the result of a text to the writer."""
-        self.standing.record(reading)
+        self.engine_status.record(reading)
         self.keeper.report(reading)
 
     @property
@@ -91,7 +91,7 @@ class Kept:
 
 
 @asynccontextmanager
-async def keeping(kept: Kept) -> AsyncIterator[None]:
+async def keeping(kept: StatusWriterHarness) -> AsyncIterator[None]:
     """Run the writer in the background."""
     async with background(kept.keeper.run()):
         yield
@@ -104,10 +104,10 @@ CHANGED = [("patch", "ConfigMap"), ("create", "Event")]
 @in_virtual_time
 async def test_the_result_of_each_edit_is_written_at_once() -> None:
     """One write of the status and one Event are sent for each result."""
-    kept = Kept()
+    kept = StatusWriterHarness()
     async with keeping(kept):
-        for reading, state, writes in ((good(), "Accepted", MADE), (bad(), "Rejected", CHANGED)):
-            kept.tell(reading)
+        for reading, state, writes in ((valid_update(), "Accepted", MADE), (invalid_update(), "Rejected", CHANGED)):
+            kept.report(reading)
             await asyncio.sleep(0.01)
             assert (kept.data["state"], kept.take()) == (state, writes)
 
@@ -115,22 +115,26 @@ async def test_the_result_of_each_edit_is_written_at_once() -> None:
 @in_virtual_time
 async def test_a_standby_that_becomes_leader_emits_only_the_event_of_the_last_edit() -> None:
     """The former leader emitted the Events of the earlier edits, possibly hours ago."""
-    kept = Kept()
-    for reading in (good(sha="aa", version="1"), bad(sha="bb", version="2"), good(sha="cc", version="3")):
-        kept.tell(reading)
+    kept = StatusWriterHarness()
+    for reading in (
+        valid_update(sha="aa", version="1"),
+        invalid_update(sha="bb", version="2"),
+        valid_update(sha="cc", version="3"),
+    ):
+        kept.report(reading)
     async with keeping(kept):
         await asyncio.sleep(60)
-    (told,) = events(kept)
-    assert (told["reason"], "resourceVersion 3" in told["message"]) == ("TopologyAccepted", True)
+    (event,) = events(kept)
+    assert (event["reason"], "resourceVersion 3" in event["message"]) == ("TopologyAccepted", True)
 
 
 @in_virtual_time
 async def test_an_unchanged_status_is_not_written_for_hours() -> None:
     """The writer compares the status with its cache, and sends nothing if they agree."""
-    kept = Kept()
+    kept = StatusWriterHarness()
     kept.rows = [row()]
     async with keeping(kept):
-        kept.tell(good())
+        kept.report(valid_update())
         await asyncio.sleep(60)
         kept.take()
         await asyncio.sleep(7200)
@@ -140,9 +144,9 @@ async def test_an_unchanged_status_is_not_written_for_hours() -> None:
 @in_virtual_time
 async def test_the_state_of_the_lowers_is_written_every_few_seconds_at_most() -> None:
     """Shortly after an edit it is written sooner, because lowers are added and removed then."""
-    kept = Kept()
+    kept = StatusWriterHarness()
     async with keeping(kept):
-        kept.tell(good())
+        kept.report(valid_update())
         await asyncio.sleep(0.01)
         kept.take()
         kept.rows = [row()]
@@ -159,9 +163,9 @@ async def test_the_state_of_the_lowers_is_written_every_few_seconds_at_most() ->
 @in_virtual_time
 async def test_a_status_that_another_client_changes_or_deletes_is_restored() -> None:
     """The next periodic check writes it again."""
-    kept = Kept()
+    kept = StatusWriterHarness()
     async with keeping(kept):
-        kept.tell(good())
+        kept.report(valid_update())
         await asyncio.sleep(60)
         kept.cluster.alter(REF, lambda found: found["data"].update(state="Fine"))
         await asyncio.sleep(CHECK_INTERVAL)
@@ -174,15 +178,15 @@ async def test_a_status_that_another_client_changes_or_deletes_is_restored() -> 
 @in_virtual_time
 async def test_a_restart_writes_nothing_if_the_status_describes_the_text_already() -> None:
     """This is so for a valid text, and for an invalid one with which the engine does not start."""
-    for reading in (good(), bad()):
-        kept = Kept()
+    for reading in (valid_update(), invalid_update()):
+        kept = StatusWriterHarness()
         async with keeping(kept):
-            kept.tell(reading)
+            kept.report(reading)
             await asyncio.sleep(60)
         kept.take()
         kept.restart()
         async with keeping(kept):
-            kept.tell(reading)
+            kept.report(reading)
             await asyncio.sleep(60)
         assert kept.take() == []
 
@@ -190,14 +194,14 @@ async def test_a_restart_writes_nothing_if_the_status_describes_the_text_already
 @in_virtual_time
 async def test_two_engines_do_not_overwrite_each_others_status() -> None:
     """Each engine reads a text at another time, and the second one keeps the time that the first one wrote."""
-    kept = Kept()
+    kept = StatusWriterHarness()
     async with keeping(kept):
-        kept.tell(good())
+        kept.report(valid_update())
         await asyncio.sleep(1)
         before = kept.take(), kept.data
         other = StatusWriter(kept.cluster, PLACE, OWNER, kept.cache, EngineStatus(lambda: LATER), now=lambda: LATER)
-        other._engine_status.record(good())
-        other.report(good())
+        other._engine_status.record(valid_update())
+        other.report(valid_update())
         assert await other.write()
         await asyncio.sleep(60)
     assert (before[0], kept.data, kept.take()) == (MADE, before[1], [])
@@ -206,12 +210,12 @@ async def test_two_engines_do_not_overwrite_each_others_status() -> None:
 @in_virtual_time
 async def test_a_deleted_topology_config_map_is_reported_without_an_event() -> None:
     """The object that the Event would be about does not exist."""
-    kept = Kept()
+    kept = StatusWriterHarness()
     async with keeping(kept):
-        kept.tell(good())
+        kept.report(valid_update())
         await asyncio.sleep(60)
         kept.take()
-        kept.tell(TopologyUpdate(TopologyText(), error=bad("the ConfigMap does not exist").error))
+        kept.report(TopologyUpdate(TopologyText(), error=invalid_update("the ConfigMap does not exist").error))
         await asyncio.sleep(1)
     assert (kept.take(), kept.data["state"]) == ([("patch", "ConfigMap")], "Rejected")
 
@@ -219,7 +223,7 @@ async def test_a_deleted_topology_config_map_is_reported_without_an_event() -> N
 @in_virtual_time
 async def test_no_status_is_written_before_the_topology_config_map_was_read() -> None:
     """There is no result to report yet."""
-    kept = Kept()
+    kept = StatusWriterHarness()
     async with keeping(kept):
         await asyncio.sleep(60)
     assert kept.take() == []
@@ -228,12 +232,12 @@ async def test_no_status_is_written_before_the_topology_config_map_was_read() ->
 @in_virtual_time
 async def test_a_config_map_of_another_owner_is_not_changed() -> None:
     """The conflict is logged once and emitted as an Event, and the status is created once that ConfigMap is deleted."""
-    kept = Kept()
+    kept = StatusWriterHarness()
     theirs = {"metadata": {"name": REF.name, "namespace": REF.namespace}, "data": {"state": "theirs"}}
     kept.cluster.place(CONFIG_MAP, theirs)
     with capture_logs() as logs:
         async with keeping(kept):
-            kept.tell(good())
+            kept.report(valid_update())
             await asyncio.sleep(600)
             assert kept.data == {"state": "theirs"}
             assert set(kept.take()) == {("create", "Event")}
@@ -245,7 +249,7 @@ async def test_a_config_map_of_another_owner_is_not_changed() -> None:
     assert sorted(reasons) == ["StatusNameConflict", "TopologyAccepted"]
 
 
-def events(kept: Kept) -> list[dict[str, Any]]:
+def events(kept: StatusWriterHarness) -> list[dict[str, Any]]:
     """Return the Events in the cluster."""
     return [kept.cluster.find(EVENT, *name) or {} for name in kept.cluster._held[EVENT]]
 
@@ -253,13 +257,13 @@ def events(kept: Kept) -> list[dict[str, Any]]:
 @in_virtual_time
 async def test_the_status_is_written_once_the_cluster_is_reachable_again() -> None:
     """The status then has the latest result, and each Event is emitted once."""
-    kept = Kept()
+    kept = StatusWriterHarness()
     kept.cluster.failure = lambda _ref: Unreachable("away")
     with capture_logs() as logs:
         async with keeping(kept):
-            kept.tell(good())
+            kept.report(valid_update())
             await asyncio.sleep(30)
-            kept.tell(bad())
+            kept.report(invalid_update())
             await asyncio.sleep(30)
             assert kept.data == {}
             kept.cluster.failure = lambda _ref: None
@@ -272,11 +276,11 @@ async def test_the_status_is_written_once_the_cluster_is_reachable_again() -> No
 @in_virtual_time
 async def test_the_status_is_written_without_the_permission_to_create_events() -> None:
     """The Event is dropped after one attempt, which is logged."""
-    kept = Kept()
+    kept = StatusWriterHarness()
     kept.cluster.failure = lambda ref: Denied("events is forbidden") if ref.kind == EVENT else None
     with capture_logs() as logs:
         async with keeping(kept):
-            kept.tell(good())
+            kept.report(valid_update())
             await asyncio.sleep(600)
     assert kept.data["state"] == "Accepted"
     assert kept.take() == MADE
@@ -286,14 +290,14 @@ async def test_the_status_is_written_without_the_permission_to_create_events() -
 @in_virtual_time
 async def test_an_event_describes_the_result_of_a_text() -> None:
     """The message for an invalid first text does not mention a last valid topology, because none exists."""
-    kept = Kept()
+    kept = StatusWriterHarness()
     async with keeping(kept):
-        for reading in (bad(), good(), bad(sha="cc", version="9")):
-            kept.tell(reading)
+        for reading in (invalid_update(), valid_update(), invalid_update(sha="cc", version="9")):
+            kept.report(reading)
             await asyncio.sleep(1)
     fields = [(one["message"], one["reason"], one["type"], one["involvedObject"]["uid"]) for one in events(kept)]
-    said = {message: tuple(rest) for message, *rest in fields}
-    assert said == {
+    fields_by_message = {message: tuple(rest) for message, *rest in fields}
+    assert fields_by_message == {
         "the engine does not start (resourceVersion 8): topo:3:5: lowerz: unknown key": (
             "TopologyRejected",
             "Warning",
@@ -311,7 +315,7 @@ async def test_an_event_describes_the_result_of_a_text() -> None:
 # A program that does not start because of an invalid text, beside an engine that leads.
 
 
-async def begun(kept: Kept, reading: TopologyUpdate) -> None:
+async def begun(kept: StatusWriterHarness, reading: TopologyUpdate) -> None:
     """Run another program that rejects a text, reports that, and ends."""
     standing = EngineStatus(lambda: LATER)
     standing.record(reading)
@@ -326,19 +330,19 @@ LEADS_ON = "a running leader keeps its active topology; an engine that starts no
 @in_virtual_time
 async def test_a_program_that_does_not_start_only_adds_the_rejection_to_the_status() -> None:
     """It does not know the active topology or the lowers, and the leader has nothing to correct afterwards."""
-    kept = Kept()
+    kept = StatusWriterHarness()
     kept.rows = [row()]
     async with keeping(kept):
-        kept.tell(good())
+        kept.report(valid_update())
         await asyncio.sleep(60)
     before = kept.data
     kept.take()
-    await begun(kept, bad())
+    await begun(kept, invalid_update())
     assert kept.take() == CHANGED
     assert kept.data == {**before, "state": "Rejected", "rejected": kept.data["rejected"]}
     assert "lowerz: unknown key" in kept.data["rejected"]
     async with keeping(kept):
-        kept.tell(bad())
+        kept.report(invalid_update())
         await asyncio.sleep(60)
     assert kept.take() == [("create", "Event")]
 
@@ -346,35 +350,35 @@ async def test_a_program_that_does_not_start_only_adds_the_rejection_to_the_stat
 @in_virtual_time
 async def test_a_program_that_does_not_start_repeats_no_rejection_that_the_leader_reported() -> None:
     """At each start it sends only its own Event, which exists once and states that the leader goes on."""
-    kept = Kept()
+    kept = StatusWriterHarness()
     kept.rows = [row()]
     async with keeping(kept):
-        kept.tell(good())
+        kept.report(valid_update())
         await asyncio.sleep(1)
-        kept.tell(bad())
+        kept.report(invalid_update())
         await asyncio.sleep(60)
         before = kept.data
         kept.take()
         for _ in range(3):
-            await begun(kept, bad())
+            await begun(kept, invalid_update())
         assert kept.take() == [("create", "Event")] * 3
         await asyncio.sleep(60)
     assert (kept.data, kept.take()) == (before, [])
-    said = sorted(event["message"].partition(" (")[0] for event in events(kept) if event["type"] == "Warning")
-    assert said == [LEADS_ON, "the last valid topology stays active"]
+    messages = sorted(event["message"].partition(" (")[0] for event in events(kept) if event["type"] == "Warning")
+    assert messages == [LEADS_ON, "the last valid topology stays active"]
 
 
 @in_virtual_time
 async def test_a_program_that_rejects_the_leaders_active_text_does_not_write_the_status() -> None:
     """Engines of two versions would otherwise overwrite each other's status; the program only emits an Event."""
-    kept = Kept()
+    kept = StatusWriterHarness()
     kept.rows = [row()]
     async with keeping(kept):
-        kept.tell(good())
+        kept.report(valid_update())
         await asyncio.sleep(60)
         before = kept.data
         kept.take()
-        await begun(kept, bad(sha=good().text.sha256))
+        await begun(kept, invalid_update(sha=valid_update().text.sha256))
         assert kept.take() == [("create", "Event")]
         await asyncio.sleep(60)
     assert (kept.data, kept.take()) == (before, [])
@@ -384,14 +388,14 @@ async def test_a_program_that_rejects_the_leaders_active_text_does_not_write_the
 @in_virtual_time
 async def test_an_engine_that_starts_with_a_corrected_text_removes_the_rejection() -> None:
     """The status has the new accepted text and no trace of the rejected one."""
-    kept = Kept()
+    kept = StatusWriterHarness()
     kept.rows = [row()]
     async with keeping(kept):
-        kept.tell(good())
+        kept.report(valid_update())
         await asyncio.sleep(1)
-    await begun(kept, bad())
+    await begun(kept, invalid_update())
     kept.restart()
     async with keeping(kept):
-        kept.tell(good("cc", "9"))
+        kept.report(valid_update("cc", "9"))
         await asyncio.sleep(1)
     assert (kept.data["state"], "rejected" in kept.data, '"cc"' in kept.data["accepted"]) == ("Accepted", False, True)

@@ -10,10 +10,10 @@ from collections.abc import Callable
 
 import pytest
 import worldkit
-from pagekit import Shown, Stage, populated, step
-from previewkit import A, B, create, operate, pod, previewed
+from pagekit import ParsedPage, StatusPageHarness, populated, step
+from previewkit import A, B, create, json_patch, pod, previewed
 from statuskit import NOW, accepted, row
-from worldkit import put, twin, upper_pod
+from worldkit import make_lower_pod, make_upper_pod, put
 
 from tensile.cli.status import as_text as status_text
 from tensile.diagnostics.inventory import Inventory, Item
@@ -59,7 +59,7 @@ MOST = 100_000
 """Bytes of a page that shows a text of a megabyte."""
 
 
-def stage_of(text: str) -> tuple[Stage, FoundPod]:
+def stage_of(text: str) -> tuple[StatusPageHarness, FoundPod]:
     """Return a world whose pod, problems, changes and events consist of a text.
 
     JSON has no lone surrogates, so the stored text has them replaced.
@@ -67,32 +67,34 @@ def stage_of(text: str) -> tuple[Stage, FoundPod]:
     world, stored = populated(1, 1), text.encode(errors="replace").decode()
     lower, name = world.lowers["lower-00"], stored[:LONGEST_NAME]
     waiting = {"name": name, "image": stored, "state": {"waiting": {"reason": stored, "message": stored}}}
-    said = [{"type": name, "status": name, "reason": stored, "message": stored}]
+    conditions = [{"type": name, "status": name, "reason": stored, "message": stored}]
     status = {"phase": name, "reason": stored, "message": stored, "podIP": stored}
-    status |= {"conditions": said, "containerStatuses": [waiting]}
-    above = upper_pod(name, {"nodeName": lower.node}, status, namespace="shop", uid="above", annotations={name: name})
-    entry = put(lower.upper_pods, above)
-    below = twin(above, status)
-    below["spec"] = {**below["spec"], "hostname": name, "nodeName": name, "schedulerName": name}
-    put(lower.pods, below)
+    status |= {"conditions": conditions, "containerStatuses": [waiting]}
+    upper_object = make_upper_pod(
+        name, {"nodeName": lower.node}, status, namespace="shop", uid="above", annotations={name: name}
+    )
+    entry = put(lower.upper_pods, upper_object)
+    lower_object = make_lower_pod(upper_object, status)
+    lower_object["spec"] = {**lower_object["spec"], "hostname": name, "nodeName": name, "schedulerName": name}
+    put(lower.pods, lower_object)
     lower.warning = text
     world.problems[Key("pod", "lower-00", "shop", name)] = Problem(text, text)
     world.problems[Key(text, text, text, text)] = Problem(text, text)
-    stage = Stage(world)
+    status_page = StatusPageHarness(world)
     gone = Step("delete", Ref("lower-00", POD, text, text), text)
-    stage.held[Key("orphans", "lower-00", "", "pods")] = (gone,)
-    stage.changes.add(Step("delete", Ref("lower-00", POD, "shop", name), text))
-    stage.changes.add(step(text, reason=text))
+    status_page.held_steps[Key("orphans", "lower-00", "", "pods")] = (gone,)
+    status_page.changes.add(Step("delete", Ref("lower-00", POD, "shop", name), text))
+    status_page.changes.add(step(text, reason=text))
     ref = Ref("lower-00", POD, text, text)
-    stage.drift.add("lower-00", RecentDrift(NOW, ref, Drift((text, text), (text, text))))
-    stage.heard = (CarriedEvent(text, text, text, text, text, 1),)
-    return stage, FoundPod(entry, lower)
+    status_page.drift.add("lower-00", RecentDrift(NOW, ref, Drift((text, text), (text, text))))
+    status_page.carried_events = (CarriedEvent(text, text, text, text, text, 1),)
+    return status_page, FoundPod(entry, lower)
 
 
 def overview(text: str) -> str:
     """Return the overview."""
-    stage, _ = stage_of(text)
-    view = stage.view(ResourceUsage())
+    status_page, _ = stage_of(text)
+    view = status_page.view(ResourceUsage())
     rows = (row(text, node=text, message=text), *(view.report.lowers or ()))
     report = StatusReport(text, accepted(), rows, text)
     return page(view._replace(report=report))
@@ -100,22 +102,24 @@ def overview(text: str) -> str:
 
 def lower(text: str) -> str:
     """Return the page of a lower cluster."""
-    stage, _ = stage_of(text)
-    return lower_page(stage.view(ResourceUsage()), stage.world, "lower-00", PageOfPods("shop"), stage.held)
+    status_page, _ = stage_of(text)
+    return lower_page(
+        status_page.view(ResourceUsage()), status_page.world, "lower-00", PageOfPods("shop"), status_page.held_steps
+    )
 
 
 def one_pod(text: str) -> str:
     """Return the page of a pod."""
-    stage, found = stage_of(text)
-    return pod_page(stage.view(ResourceUsage()), stage.world, found, stage.heard)
+    status_page, found = stage_of(text)
+    return pod_page(status_page.view(ResourceUsage()), status_page.world, found, status_page.carried_events)
 
 
 def search(text: str) -> str:
     """Return two search pages: one with the text as the query, and one that finds a pod of that name."""
-    stage, _ = stage_of(text)
-    put(stage.world.lowers["lower-00"].upper_pods, upper_pod("x", namespace="shop"))
-    return search_page(stage.world, text[:LONGEST_NAME].encode(errors="replace").decode()) + search_page(
-        stage.world, "shop/"
+    status_page, _ = stage_of(text)
+    put(status_page.world.lowers["lower-00"].upper_pods, make_upper_pod("x", namespace="shop"))
+    return search_page(status_page.world, text[:LONGEST_NAME].encode(errors="replace").decode()) + search_page(
+        status_page.world, "shop/"
     )
 
 
@@ -132,8 +136,8 @@ PAGES = (overview, lower, one_pod, search, topology)
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
 def test_text_from_clusters_adds_no_markup_to_a_page(text: str, made: Callable[[str], str]) -> None:
     """It adds no element, attribute or control character, links stay on this server, and long text is cut."""
-    plain, whole = Shown(made(PLAIN)), made(text)
-    found = Shown(whole)
+    plain, whole = ParsedPage(made(PLAIN)), made(text)
+    found = ParsedPage(whole)
     assert found.opened == plain.opened
     assert found.tags == plain.tags
     assert attributes_of(found) == attributes_of(plain)
@@ -142,7 +146,7 @@ def test_text_from_clusters_adds_no_markup_to_a_page(text: str, made: Callable[[
     assert len(whole) < MOST
 
 
-def attributes_of(shown: Shown) -> list[list[str]]:
+def attributes_of(shown: ParsedPage) -> list[list[str]]:
     """Return the names of the attributes of each element, without the class of a cell with long text."""
     return [sorted(name for name in attributes if name != "class") for _, attributes in shown.elements]
 
@@ -156,8 +160,8 @@ def status(text: str) -> str:
 def plan(text: str) -> str:
     """Return what `tensile plan` prints."""
     text = text.encode(errors="replace").decode()
-    body = worldkit.upper_pod(text, {"containers": [{"name": text, "image": text}]})
-    relabelled = operate(pod("other"), {"op": "replace", "path": "/metadata/labels/x", "value": text}, reason=text)
+    body = worldkit.make_upper_pod(text, {"containers": [{"name": text, "image": text}]})
+    relabelled = json_patch(pod("other"), {"op": "replace", "path": "/metadata/labels/x", "value": text}, reason=text)
     steps = (create(pod(text), body, text), relabelled)
     found = previewed(*steps, problems={Key("pod", A, text, text): Problem(text, text)}, unreached={B: text})
     return plan_text(found, colour=False)

@@ -9,7 +9,7 @@ import browserkit
 import pytest
 import pytest_asyncio
 from browserkit import Browser, browsing
-from pagekit import Shown, Stage, populated, requesting, serving, step
+from pagekit import ParsedPage, StatusPageHarness, populated, requesting, serving, step
 from worldkit import put
 
 from tensile.engine.status.page import ResourceUsage, page
@@ -38,16 +38,16 @@ PAINTED = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
 
 
 @pytest.fixture(scope="module")
-def stage() -> Stage:
+def status_page() -> StatusPageHarness:
     """Return a world that also has problems, blocked deletions and changes."""
-    found = Stage(populated(LOWERS, PODS, 4))
+    found = StatusPageHarness(populated(LOWERS, PODS, 4))
     for number in range(60):
         key = Key("pod", "lower-03", "team-1", f"web-{number:04}")
         found.world.problems[key] = Problem(
             "QuotaExceeded", "exceeded quota: compute, requested: pods=1, used: pods=10"
         )
     gone = tuple(Step("delete", Ref("lower-05", POD, "shop", f"web-{n}"), "its upper pod is gone") for n in range(130))
-    found.held[Key("orphans", "lower-05", "", "pods")] = gone
+    found.held_steps[Key("orphans", "lower-05", "", "pods")] = gone
     found.world.lowers["lower-05"].access_error = "kubeconfigs/lower-05: no such file"
     for number in range(60):
         found.changes.add(step(f"web-{number}"))
@@ -55,14 +55,14 @@ def stage() -> Stage:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def url(stage: Stage) -> AsyncIterator[str]:
+async def url(status_page: StatusPageHarness) -> AsyncIterator[str]:
     """Return the address of its status page."""
 
     async def plan(_change: Edit) -> str:
         """Return a plan with a long line."""
         return f"lower-00\n- Pod shop/{'web-' * 60}\n\nPlan: 0 to add, 0 to change, 1 to delete"
 
-    async with serving(stage.source(plan=plan)) as address:
+    async with serving(status_page.source(plan=plan)) as address:
         yield address
 
 
@@ -86,7 +86,7 @@ async def test_a_page_loads_without_errors_and_fits_the_window(path: str, url: s
     widths = []
     for width in WIDTHS:
         await browser.resize(width)
-        widths.append(await browser.value("document.documentElement.scrollWidth"))
+        widths.append(await browser.evaluate("document.documentElement.scrollWidth"))
     faults = [one for one in seen.faults if not (path == "/lowers/none" and "404" in one)]
     assert faults == []
     assert all(one.startswith(url) for one in seen.requests)
@@ -99,7 +99,7 @@ async def test_a_page_has_no_serious_accessibility_violation(
     path: str, scheme: str, url: str, browser: Browser, axe: str
 ) -> None:
     """axe-core has no serious finding in the light and the dark scheme, at the widths of a computer and of a phone."""
-    await browser.prefer(scheme)
+    await browser.set_color_scheme(scheme)
     for width in WIDTHS:
         await browser.resize(width)
         await browser.load(f"{url}{path}")
@@ -112,24 +112,24 @@ async def test_tab_reaches_every_element_in_page_order_with_a_visible_focus(
 ) -> None:
     """These are links, fields, buttons and tables that scroll."""
     await browser.load(f"{url}{path}")
-    await browser.value(
+    await browser.evaluate(
         "window.all = [...document.querySelectorAll('a,button,input,textarea,[tabindex]')]; window.order = [];"
         "document.addEventListener('focusin', e => order.push([all.indexOf(e.target),"
         "getComputedStyle(e.target).outlineStyle])); 0"
     )
-    count = int(await browser.value("all.length"))
+    count = int(await browser.evaluate("all.length"))
     for _ in range(count):
         for kind in ("keyDown", "keyUp"):
             await browser.call("Input.dispatchKeyEvent", type=kind, key="Tab", code="Tab", windowsVirtualKeyCode=9)
-    assert await browser.value("order") == [[place, "solid"] for place in range(count)]
+    assert await browser.evaluate("order") == [[place, "solid"] for place in range(count)]
 
 
 @pytest.mark.parametrize("path", PATHS)
 async def test_a_page_has_its_content_without_javascript(path: str, url: str, browser: Browser) -> None:
     """The overview then reloads itself for updates, and no other page does."""
     await browser.load(f"{url}{path}")
-    words = "document.querySelector('main').innerText.length"
-    whole = await browser.value(words)
+    expression = "document.querySelector('main').innerText.length"
+    whole = await browser.evaluate(expression)
     await browser.call("Emulation.setScriptExecutionDisabled", value=True)
     try:
         await browser.load(f"{url}{path}")
@@ -137,7 +137,7 @@ async def test_a_page_has_its_content_without_javascript(path: str, url: str, br
         found = await browser.call("DOM.getOuterHTML", nodeId=document["root"]["nodeId"])
     finally:
         await browser.call("Emulation.setScriptExecutionDisabled", value=False)
-    assert len(Shown(found["outerHTML"]).text) > whole / 2
+    assert len(ParsedPage(found["outerHTML"]).text) > whole / 2
     assert ('http-equiv="refresh"' in found["outerHTML"]) == (path == "/")
 
 
@@ -147,38 +147,40 @@ async def test_a_page_is_small_and_its_first_paint_is_fast(path: str, url: str, 
     paints = []
     for _ in range(5):
         await browser.load(f"{url}{path}")
-        paints.append(float(await browser.once(PAINTED)))
-        size = int(await browser.value("performance.getEntriesByType('navigation')[0].transferSize"))
+        paints.append(float(await browser.wait_for(PAINTED)))
+        size = int(await browser.evaluate("performance.getEntriesByType('navigation')[0].transferSize"))
     print(f"{path}: {size} bytes, first paint {min(paints):.0f} ms")  # noqa: T201 - figures for the documentation
     assert size <= LARGEST
     assert min(paints) <= FIRST_PAINT
 
 
 async def test_a_change_is_shown_within_a_second_and_keeps_focus_and_typed_text(
-    stage: Stage, url: str, browser: Browser
+    status_page: StatusPageHarness, url: str, browser: Browser
 ) -> None:
     """The best of three changes counts."""
     await browser.load(f"{url}/")
-    await browser.once("document.getElementById('live').textContent == 'live'")
-    await browser.value("document.querySelectorAll('.card a')[7].focus(); document.getElementById('q').value = 'ab'; 0")
-    lower, took = stage.world.lowers["lower-07"], []
+    await browser.wait_for("document.getElementById('live').textContent == 'live'")
+    await browser.evaluate(
+        "document.querySelectorAll('.card a')[7].focus(); document.getElementById('q').value = 'ab'; 0"
+    )
+    lower, took = status_page.world.lowers["lower-07"], []
     for _ in range(3):
         await asyncio.sleep(1)
         count = len(lower.upper_pods) + 1
         began = time.monotonic()
         put(lower.upper_pods, requesting(f"new-{count}", "team-0", lower.node))
-        await browser.once(f"document.querySelectorAll('.card')[7].innerText.includes('{count} pods')")
+        await browser.wait_for(f"document.querySelectorAll('.card')[7].innerText.includes('{count} pods')")
         took.append(time.monotonic() - began)
     print(f"on the screen after {min(took):.2f} s")  # noqa: T201 - a figure for the documentation
     assert min(took) <= ON_SCREEN
-    assert await browser.value("document.activeElement.textContent") == "lower-07"
-    assert await browser.value("document.getElementById('q').value") == "ab"
+    assert await browser.evaluate("document.activeElement.textContent") == "lower-07"
+    assert await browser.evaluate("document.getElementById('q').value") == "ab"
 
 
-async def test_ten_viewers_cost_one_percent_of_a_core_at_most(stage: Stage) -> None:
+async def test_ten_viewers_cost_one_percent_of_a_core_at_most(status_page: StatusPageHarness) -> None:
     """During constant changes, the cost is that of checking the stamp and of one rendering every 0.9 seconds."""
-    usage, lower = ResourceUsage(), stage.world.lowers["lower-09"]
-    source = stage.source()
+    usage, lower = ResourceUsage(), status_page.world.lowers["lower-09"]
+    source = status_page.source()
     page(source.view(usage))
     spent = []
     for number in range(10):
@@ -195,13 +197,13 @@ async def test_ten_viewers_cost_one_percent_of_a_core_at_most(stage: Stage) -> N
 async def test_a_search_by_keyboard_leads_to_the_page_of_a_pod(url: str, browser: Browser) -> None:
     """Enter submits the form, and Enter follows the link."""
     await browser.load(f"{url}/")
-    await browser.value("document.getElementById('q').focus(); 0")
+    await browser.evaluate("document.getElementById('q').focus(); 0")
     await browser.call("Input.insertText", text="web-0321")
-    await browser.follow(entered(browser))
-    assert await browser.value("document.title.startsWith('Search')")
-    await browser.value("document.querySelector('td a').focus(); 0")
-    await browser.follow(entered(browser))
-    assert await browser.value("document.title.startsWith('Pod team-')")
+    await browser.navigate(entered(browser))
+    assert await browser.evaluate("document.title.startsWith('Search')")
+    await browser.evaluate("document.querySelector('td a').focus(); 0")
+    await browser.navigate(entered(browser))
+    assert await browser.evaluate("document.title.startsWith('Pod team-')")
 
 
 async def entered(browser: Browser) -> None:
@@ -219,12 +221,12 @@ async def test_the_form_checks_a_topology_in_a_browser(url: str, browser: Browse
         "document.getElementById('topology').value = 'apiVersion: tensile-kube.io/v1alpha1\\nkind: Topology\\n"
         "name: demo\\nlowers: []\\n'; document.querySelector('main button').click(); 0"
     )
-    seen = await browser.follow(browser.value(typed))
-    shown = await browser.value("document.querySelector('main').innerText")
+    seen = await browser.navigate(browser.evaluate(typed))
+    shown = await browser.evaluate("document.querySelector('main').innerText")
     assert "lower lower-19 removed" in shown
     assert "Plan: 0 to add, 0 to change, 1 to delete" in shown
     assert seen.faults == ()
     for width in WIDTHS:
         await browser.resize(width)
-        assert await browser.value("document.documentElement.scrollWidth") <= width
+        assert await browser.evaluate("document.documentElement.scrollWidth") <= width
         assert await axekit.violations(browser, axe) == []

@@ -9,7 +9,7 @@ import orjson
 import pytest
 import yaml
 from aiohttp import web
-from statuskit import LATER, NOW, PLACE, accepted, bad, good, row
+from statuskit import LATER, NOW, PLACE, accepted, invalid_update, row, valid_update
 
 from tensile.engine.status.configmap import status_owner, status_ref, write
 from tensile.engine.status.query import (
@@ -52,7 +52,7 @@ async def serving(body: bytes, status: int = 200) -> tuple[web.AppRunner, int]:
     return runner, int(runner.addresses[0][1])
 
 
-async def asked(body: bytes, name: str = "demo", status: int = 200, more: str = "") -> dict[str, Any]:
+async def queried_document(body: bytes, name: str = "demo", status: int = 200, more: str = "") -> dict[str, Any]:
     """Return the document of a server that responds with this body."""
     runner, port = await serving(body, status)
     try:
@@ -78,28 +78,28 @@ def test_the_status_url_follows_from_the_bind_address_of_the_topology(bind: str,
 async def test_the_report_of_an_engine_is_returned_unchanged() -> None:
     """The document is the JSON that the engine responds with."""
     document = StatusReport("demo", accepted(), (row(),)).document()
-    assert await asked(orjson.dumps(document)) == document
+    assert await queried_document(orjson.dumps(document)) == document
 
 
 async def test_an_engine_of_another_topology_is_an_error() -> None:
     """With two engines on one machine, a wrong port is enough to reach the other one."""
     with pytest.raises(TensileError, match="runs topology demo, not other: use its file, or set another"):
-        await asked(orjson.dumps(StatusReport("demo", accepted(), ()).document()), name="other")
+        await queried_document(orjson.dumps(StatusReport("demo", accepted(), ()).document()), name="other")
 
 
 async def test_an_engine_is_accepted_if_it_reports_that_the_new_name_needs_a_restart() -> None:
     """It runs under the former name until its restart, and its report has that change."""
     needed = ("name: demo -> other: this change requires a restart of the engine",)
-    verdict = TopologyStatus().after(good(), LATER, needed)
+    verdict = TopologyStatus().after(valid_update(), LATER, needed)
     document = StatusReport("demo", verdict, ()).document()
-    assert await asked(orjson.dumps(document), name="other") == document
+    assert await queried_document(orjson.dumps(document), name="other") == document
 
 
 @pytest.mark.parametrize("body", [b"<html>", b"[]", b"{}", b"", b'"x"'])
 async def test_a_server_that_is_no_engine_is_an_error(body: bytes) -> None:
     """Another program may listen on that port."""
     with pytest.raises(TensileError, match=r"the server at http://127.* is not an engine: correct telemetry"):
-        await asked(body)
+        await queried_document(body)
 
 
 async def test_an_unreachable_engine_is_an_error_with_the_remedy() -> None:
@@ -118,17 +118,17 @@ BROKEN = ("nonsense: 1\n", "lowers: []\n", "guard: {maxDeletes: 2\n", "a: b: c\n
 @pytest.mark.parametrize("more", BROKEN)
 async def test_the_report_is_returned_although_the_topology_file_is_invalid(more: str) -> None:
     """The engine continues with the last valid file, and its report has the error of the rejected one."""
-    told = StatusReport("demo", accepted(bad()), (row(),)).document()
-    assert await asked(orjson.dumps(told), more=more) == told
+    document = StatusReport("demo", accepted(invalid_update()), (row(),)).document()
+    assert await queried_document(orjson.dumps(document), more=more) == document
 
 
 async def test_the_telemetry_address_is_found_in_an_invalid_json_file() -> None:
     """A JSON file has the address too, although it is a single line."""
-    told = orjson.dumps(StatusReport("demo", accepted(bad()), (row(),)).document())
-    runner, port = await serving(told)
+    document = orjson.dumps(StatusReport("demo", accepted(invalid_update()), (row(),)).document())
+    runner, port = await serving(document)
     file = {**yaml.safe_load(file_of(port)), "nonsense": 1}
     try:
-        assert (await _read_engine_status(orjson.dumps(file), "f")).document == orjson.loads(told)
+        assert (await _read_engine_status(orjson.dumps(file), "f")).document == orjson.loads(document)
     finally:
         await runner.cleanup()
 
@@ -149,7 +149,7 @@ async def test_the_errors_of_an_invalid_file_come_first_if_no_engine_responds() 
         await _read_engine_status(file_of(port, more=BROKEN[0]), "f")
 
 
-class Upper(DryRunCluster):
+class UpperWithStatus(DryRunCluster):
     """An upper cluster in which an engine has written its status."""
 
     def __init__(self) -> None:
@@ -157,7 +157,7 @@ class Upper(DryRunCluster):
         for name in (PLACE.namespace, LEASE_NAMESPACE):
             self.place(NAMESPACE, {"metadata": {"name": name}})
 
-    async def tell(self, report: StatusReport) -> None:
+    async def write_status(self, report: StatusReport) -> None:
         """Write the status as the engine does."""
         ref = status_ref(PLACE)
         made = write(None, report.data(), ref, status_owner(UID, PLACE), "map-1")
@@ -173,43 +173,43 @@ class Upper(DryRunCluster):
         self.place(LEASE, lease)
 
 
-async def answer(upper: Upper, uid: str = UID) -> tuple[dict[str, Any], str]:
+async def answer(upper: UpperWithStatus, uid: str = UID) -> tuple[dict[str, Any], str]:
     """Return the status that is read from the ConfigMap, and the problem."""
     return await _status_of(upper, PLACE, uid, lambda: NOW)
 
 
 async def test_the_document_combines_the_status_config_map_with_the_virtual_nodes() -> None:
     """The advertised resources are those in the allocatable of the nodes."""
-    upper = Upper()
+    upper = UpperWithStatus()
     report = StatusReport("demo", accepted(), (row(), row("lower-b")))
-    await upper.tell(report)
+    await upper.write_status(report)
     upper.node("node-lower-a", 3)
-    document, trouble = await answer(upper)
+    document, error = await answer(upper)
     expected = report.document()
     expected["lowers"][0]["advertised"] = {"cpu": "90"}
     expected["lowers"][1]["advertised"] = {}
-    assert (document, trouble) == (expected, "")
+    assert (document, error) == (expected, "")
 
 
 async def test_a_problem_is_reported_if_no_lease_of_the_nodes_is_renewed() -> None:
     """One renewed lease is enough, and without lowers no conclusion is possible."""
-    upper = Upper()
-    await upper.tell(StatusReport("demo", accepted(), (row(), row("lower-b"))))
+    upper = UpperWithStatus()
+    await upper.write_status(StatusReport("demo", accepted(), (row(), row("lower-b"))))
     upper.node("node-lower-a", LEASE_SECONDS + 1)
     assert "no engine renews the leases of its nodes" in (await answer(upper))[1]
     upper.node("node-lower-b", 9)
     assert (await answer(upper))[1] == ""
-    alone = Upper()
-    await alone.tell(StatusReport("demo", accepted(), ()))
+    alone = UpperWithStatus()
+    await alone.write_status(StatusReport("demo", accepted(), ()))
     assert (await answer(alone))[1] == ""
 
 
 async def test_a_missing_status_config_map_or_one_of_another_owner_is_an_error() -> None:
     """The error for a missing one has the command that runs an engine."""
-    upper = Upper()
+    upper = UpperWithStatus()
     with pytest.raises(TensileError, match=r"ConfigMap ops/topo-status does not exist: .* run --configmap ops/topo`"):
         await answer(upper)
-    await upper.tell(StatusReport("demo", accepted(), ()))
+    await upper.write_status(StatusReport("demo", accepted(), ()))
     with pytest.raises(TensileError, match="ConfigMap ops/topo-status belongs to another owner"):
         await answer(upper, "22222222-upper")
 

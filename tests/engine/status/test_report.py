@@ -2,7 +2,7 @@
 
 import orjson
 import pytest
-from statuskit import NOW, TOPOLOGY, accepted, bad, row
+from statuskit import NOW, TOPOLOGY, accepted, invalid_update, row
 
 from tensile.engine.status.report import StatusReport, TopologyStatus, read_data
 from tensile.errors import TensileError
@@ -69,7 +69,7 @@ def test_the_config_map_data_ignores_advertised_resources_and_small_changes_of_l
 
 def test_config_map_data_is_read_back_as_the_same_document() -> None:
     """The advertised resources are empty, because they are read from the virtual nodes."""
-    whole = StatusReport("demo", accepted(bad()), (row(), row("lower-b", lag=60, reachable=False)))
+    whole = StatusReport("demo", accepted(invalid_update()), (row(), row("lower-b", lag=60, reachable=False)))
     expected = whole.document()
     for one in expected["lowers"]:
         one["advertised"] = {}
@@ -87,5 +87,5 @@ def test_invalid_config_map_data_is_refused_with_the_name_of_the_config_map(data
 
 def test_the_data_has_no_topology_and_no_lowers_if_no_topology_was_ever_active() -> None:
     """An engine that does not start knows neither."""
-    found = StatusReport("", TopologyStatus().after(bad(), NOW)).data()
+    found = StatusReport("", TopologyStatus().after(invalid_update(), NOW)).data()
     assert (sorted(found), found["state"]) == (["rejected", "state"], "Rejected")

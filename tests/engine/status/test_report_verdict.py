@@ -1,6 +1,6 @@
 """Tests of the status of the topology's text, from one state to the next."""
 
-from statuskit import LATER, NOW, accepted, bad, good, waiting
+from statuskit import LATER, NOW, accepted, invalid_update, pending_edit, valid_update
 
 from tensile.engine.status.report import TopologyStatus
 from tensile.engine.topology_reader import TopologyText, TopologyUpdate
@@ -14,7 +14,7 @@ def test_the_state_is_pending_before_the_first_text() -> None:
 
 def test_a_valid_text_is_accepted_with_hash_version_and_time() -> None:
     """The time is that at which the engine read it."""
-    assert TopologyStatus().after(good(), NOW).document() == {
+    assert TopologyStatus().after(valid_update(), NOW).document() == {
         "state": "Accepted",
         "accepted": {"sha256": "aa", "resourceVersion": "7", "time": "2026-03-01T12:00:00Z"},
     }
@@ -22,13 +22,13 @@ def test_a_valid_text_is_accepted_with_hash_version_and_time() -> None:
 
 def test_the_accepted_text_of_a_file_has_no_resource_version() -> None:
     """Only a ConfigMap has one."""
-    verdict = TopologyStatus().after(good()._replace(text=TopologyText(3, "aa")), NOW)
+    verdict = TopologyStatus().after(valid_update()._replace(text=TopologyText(3, "aa")), NOW)
     assert verdict.document()["accepted"] == {"sha256": "aa", "time": "2026-03-01T12:00:00Z"}
 
 
 def test_an_invalid_text_is_reported_beside_the_last_valid_one() -> None:
     """It is reported with its error, and the accepted text stays as it is."""
-    document = accepted(bad()).document()
+    document = accepted(invalid_update()).document()
     assert document["state"] == "Rejected"
     assert document["accepted"] == accepted().document()["accepted"]
     assert document["rejected"] == {
@@ -47,7 +47,7 @@ def test_the_rejection_of_a_deleted_text_has_no_hash() -> None:
 
 def test_the_next_valid_text_removes_the_rejection() -> None:
     """Its time is that at which it was read."""
-    verdict = accepted(bad(), good("cc", "9"))
+    verdict = accepted(invalid_update(), valid_update("cc", "9"))
     assert (verdict.state, verdict.rejected) == ("Accepted", None)
     assert verdict.accepted is not None
     assert (verdict.accepted.text.sha256, verdict.accepted.time) == ("cc", LATER)
@@ -55,7 +55,10 @@ def test_the_next_valid_text_removes_the_rejection() -> None:
 
 def test_an_unchanged_valid_text_keeps_its_time() -> None:
     """It was active all the time, even if an invalid text was in between or its version is new."""
-    for readings in ((bad(), good(version="9", changed=False)), (good(version="9", changed=False),)):
+    for readings in (
+        (invalid_update(), valid_update(version="9", changed=False)),
+        (valid_update(version="9", changed=False),),
+    ):
         verdict = accepted(*readings)
         assert verdict.rejected is None
         assert verdict.accepted is not None
@@ -64,32 +67,35 @@ def test_an_unchanged_valid_text_keeps_its_time() -> None:
 
 def test_changes_that_need_a_restart_are_reported() -> None:
     """They are reported until a text without such changes is accepted."""
-    verdict = accepted().after(good("cc"), LATER, ("name: a -> b: restart needed",))
+    verdict = accepted().after(valid_update("cc"), LATER, ("name: a -> b: restart needed",))
     assert verdict.document()["accepted"]["restartNeeded"] == ["name: a -> b: restart needed"]
-    assert "restartNeeded" not in verdict.after(good("dd"), LATER).document()["accepted"]
+    assert "restartNeeded" not in verdict.after(valid_update("dd"), LATER).document()["accepted"]
 
 
 def test_changes_that_wait_are_reported_while_they_wait() -> None:
     """They are part of the accepted text, beside those that need a restart; without an accepted text, none can wait."""
-    verdict = accepted().after(good("cc"), LATER, ("name: a -> b: restart needed",))
-    words = "lowers[a].node.name: a -> b: waits until no pods are mirrored"
-    told = verdict.pending((words,)).document()["accepted"]
-    assert (told["pending"], told["restartNeeded"]) == ([words], ["name: a -> b: restart needed"])
-    assert verdict.pending((words,)).pending(()) == verdict
+    verdict = accepted().after(valid_update("cc"), LATER, ("name: a -> b: restart needed",))
+    message = "lowers[a].node.name: a -> b: waits until no pods are mirrored"
+    accepted_status = verdict.pending((message,)).document()["accepted"]
+    assert (accepted_status["pending"], accepted_status["restartNeeded"]) == (
+        [message],
+        ["name: a -> b: restart needed"],
+    )
+    assert verdict.pending((message,)).pending(()) == verdict
     assert "pending" not in verdict.document()["accepted"]
-    assert TopologyStatus().pending((words,)) == TopologyStatus()
+    assert TopologyStatus().pending((message,)) == TopologyStatus()
 
 
 def test_a_very_long_error_is_truncated() -> None:
     """It has to fit into a ConfigMap."""
-    error = accepted(bad("x" * 2_000_000)).document()["rejected"]["error"]
+    error = accepted(invalid_update("x" * 2_000_000)).document()["rejected"]["error"]
     assert len(error) == 16 * 1024
     assert error.endswith("x\n...")
 
 
 def test_an_edit_that_waits_for_an_approval_is_reported_beside_the_accepted_text() -> None:
     """It has the number of affected pods, the limit, the changes and the command, and none of it is active."""
-    document = accepted().waiting(waiting()).document()
+    document = accepted().waiting(pending_edit()).document()
     assert document["state"] == "Pending"
     assert document["accepted"] == accepted().document()["accepted"]
     assert document["pendingApproval"] == {
@@ -106,7 +112,7 @@ def test_an_edit_that_waits_for_an_approval_is_reported_beside_the_accepted_text
 
 def test_the_next_text_replaces_an_edit_that_waits_for_an_approval() -> None:
     """The next text may be valid or invalid, and an edit that waits replaces a rejection."""
-    held = accepted().waiting(waiting())
-    assert held.after(good("cc", "9"), LATER).approval is None
-    assert held.after(bad(), LATER).approval is None
-    assert accepted(bad()).waiting(waiting()).rejected is None
+    held = accepted().waiting(pending_edit())
+    assert held.after(valid_update("cc", "9"), LATER).approval is None
+    assert held.after(invalid_update(), LATER).approval is None
+    assert accepted(invalid_update()).waiting(pending_edit()).rejected is None

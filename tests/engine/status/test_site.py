@@ -14,8 +14,8 @@ import aiohttp
 import orjson
 import pytest
 import pytest_asyncio
-from pagekit import Shown, Stage, populated, requesting, serving, site_of
-from statuskit import accepted, row, waiting
+from pagekit import ParsedPage, StatusPageHarness, populated, requesting, serving, site_of
+from statuskit import accepted, pending_edit, row
 from worldkit import put
 from yarl import URL
 
@@ -41,15 +41,15 @@ lowers:
 
 
 @pytest.fixture
-def stage() -> Stage:
+def status_page() -> StatusPageHarness:
     """Return a world of two lowers with six pods."""
-    return Stage(populated())
+    return StatusPageHarness(populated())
 
 
 @pytest_asyncio.fixture
-async def url(stage: Stage) -> AsyncIterator[str]:
+async def url(status_page: StatusPageHarness) -> AsyncIterator[str]:
     """Return the address of its status page."""
-    async with serving(stage.source()) as address:
+    async with serving(status_page.source()) as address:
         yield address
 
 
@@ -82,9 +82,9 @@ async def test_the_content_security_policy_only_permits_the_pages_own_style_and_
     assert "unsafe" not in policy
     for tag in ("style", "script"):
         assert all(sha256(one) in policy for one in re.findall(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL))
-    shown = Shown(text)
-    assert shown.opened == []
-    assert [name for _, one in shown.elements for name in one if name == "style" or name.startswith("on")] == []
+    page = ParsedPage(text)
+    assert page.opened == []
+    assert [name for _, one in page.elements for name in one if name == "style" or name.startswith("on")] == []
     assert "://" not in text
 
 
@@ -100,7 +100,7 @@ async def test_every_link_leads_to_an_existing_page(client: aiohttp.ClientSessio
         path = left.pop()
         async with client.get(path) as answer:
             assert answer.status == 200, path
-            links = Shown(await answer.text()).links if answer.content_type == "text/html" else []
+            links = ParsedPage(await answer.text()).links if answer.content_type == "text/html" else []
         seen.add(path)
         left += [one for one in dict.fromkeys(links) if one not in seen and one not in left and one != "#main"]
     assert {"/lowers/lower-01", "/pods/team-1/web-0002", "/topology", "/metrics"} <= seen
@@ -114,73 +114,79 @@ async def test_an_unknown_path_returns_404_as_a_page(client: aiohttp.ClientSessi
         assert "Not found" in await answer.text()
 
 
-async def test_a_pod_name_with_url_delimiters_is_found(client: aiohttp.ClientSession, stage: Stage) -> None:
+async def test_a_pod_name_with_url_delimiters_is_found(
+    client: aiohttp.ClientSession, status_page: StatusPageHarness
+) -> None:
     """The link in the search result leads to the page of that pod."""
-    put(stage.world.lowers["lower-00"].upper_pods, requesting("a/b?c#d%2F&e", "shop", "lower-00"))
+    put(status_page.world.lowers["lower-00"].upper_pods, requesting("a/b?c#d%2F&e", "shop", "lower-00"))
     async with client.get("/search?q=b%3Fc") as answer:
-        (link,) = (one for one in Shown(await answer.text()).links if one.startswith("/pods/"))
+        (link,) = (one for one in ParsedPage(await answer.text()).links if one.startswith("/pods/"))
     async with client.get(URL(link, encoded=True)) as answer:
-        assert "Pod shop/a/b?c#d%2F&e" in Shown(await answer.text()).text
+        assert "Pod shop/a/b?c#d%2F&e" in ParsedPage(await answer.text()).text
 
 
-async def test_each_change_is_sent_to_viewers_as_an_event(client: aiohttp.ClientSession, stage: Stage) -> None:
+async def test_each_change_is_sent_to_viewers_as_an_event(
+    client: aiohttp.ClientSession, status_page: StatusPageHarness
+) -> None:
     """The first event has the present content, and the next one follows the next change."""
     async with client.get("/events") as answer:
         assert answer.content_type == "text/event-stream"
-        assert await event(answer) == content(stage.view(ResourceUsage()))
-        put(stage.world.lowers["lower-00"].upper_pods, requesting("more", "shop", "lower-00"))
+        assert await event(answer) == content(status_page.view(ResourceUsage()))
+        put(status_page.world.lowers["lower-00"].upper_pods, requesting("more", "shop", "lower-00"))
         assert "4 pods" in await event(answer)
 
 
 async def test_the_page_is_rendered_once_for_all_viewers_and_only_after_a_change(
-    client: aiohttp.ClientSession, stage: Stage
+    client: aiohttp.ClientSession, status_page: StatusPageHarness
 ) -> None:
     """During constant changes, it is rendered about once a second."""
     answers = [await client.get("/events") for _ in range(10)]
     for answer in answers:
         await event(answer)
-    assert stage.views <= 2
-    before, began = stage.views, time.monotonic()
+    assert status_page.views <= 2
+    before, began = status_page.views, time.monotonic()
     for number in range(3):
-        put(stage.world.lowers["lower-00"].upper_pods, requesting(f"more-{number}", "shop", "lower-00"))
+        put(status_page.world.lowers["lower-00"].upper_pods, requesting(f"more-{number}", "shop", "lower-00"))
         assert len({await event(answer) for answer in answers}) == 1
-    assert stage.views - before <= 1 + (time.monotonic() - began) / 0.9
-    rendered = stage.views
+    assert status_page.views - before <= 1 + (time.monotonic() - began) / 0.9
+    rendered = status_page.views
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(1.0):
             await event(answers[0])
-    assert stage.views == rendered
+    assert status_page.views == rendered
     for answer in answers:
         answer.close()
 
 
-async def test_a_new_viewer_receives_the_present_content_at_once(client: aiohttp.ClientSession, stage: Stage) -> None:
+async def test_a_new_viewer_receives_the_present_content_at_once(
+    client: aiohttp.ClientSession, status_page: StatusPageHarness
+) -> None:
     """It does so too if another viewer has the content already and nothing changes."""
     async with client.get("/events") as first:
         seen = await event(first)
         async with client.get("/events") as second:
             assert await event(second) == seen
-    assert stage.views <= 2
+    assert status_page.views <= 2
 
 
-async def test_pages_are_prepared_one_at_a_time_with_rests(stage: Stage) -> None:
+async def test_pages_are_prepared_one_at_a_time_with_rests(status_page: StatusPageHarness) -> None:
     """While one request rests for the cost of the previous page, nothing of the next page is computed."""
-    asked = 0
+    request_count = 0
 
     def world() -> World:
         """Return the world after 50 milliseconds of computation."""
-        nonlocal asked
-        asked, began = asked + 1, time.thread_time()
+        nonlocal request_count
+        request_count, began = request_count + 1, time.thread_time()
         while time.thread_time() < began + 0.05:
             pass
-        return stage.world
+        return status_page.world
 
-    async with serving(stage.source(world=world)) as url, aiohttp.ClientSession(url) as session:
+    async with serving(status_page.source(world=world)) as url, aiohttp.ClientSession(url) as session:
         await (await session.get("/pods/team-0/x")).read()
-        once = asked
+        once = request_count
         tasks = [asyncio.create_task(session.get(path)) for path in ("/pods/team-0/x", "/search?q=web")]
         done, waiting = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        assert (len(done), len(waiting), asked) == (1, 1, 2 * once)
+        assert (len(done), len(waiting), request_count) == (1, 1, 2 * once)
         assert {(await one).status for one in tasks} == {200, 404}
 
 
@@ -228,7 +234,7 @@ def own_address() -> str:
 
 async def test_the_json_status_has_pod_names_only_on_a_loopback_address() -> None:
     """On other addresses, a pending edit has the number of affected pods, but neither their names nor the changes."""
-    own, report = own_address(), StatusReport("demo", accepted().waiting(waiting()), (row(),))
+    own, report = own_address(), StatusReport("demo", accepted().waiting(pending_edit()), (row(),))
     server = TelemetryServer("0.0.0.0", 0, Metrics(), str, report.document, site=site_of(PageView(report, leads=True)))
     await server.start()
     async with aiohttp.ClientSession() as session:
@@ -255,61 +261,61 @@ async def sent(client: aiohttp.ClientSession, url: str, topology: str, **headers
     """Send the form as a browser does, and return the status and the text of the page."""
     given = {"Origin": url, **headers}
     async with client.post("/topology", data={"topology": topology}, headers=given) as answer:
-        return answer.status, Shown(await answer.text()).text if answer.content_type == "text/html" else ""
+        return answer.status, ParsedPage(await answer.text()).text if answer.content_type == "text/html" else ""
 
 
 async def test_the_form_compares_a_topology_with_the_active_one(
-    client: aiohttp.ClientSession, url: str, stage: Stage
+    client: aiohttp.ClientSession, url: str, status_page: StatusPageHarness
 ) -> None:
     """The page has the differences, their effects on pods and the given text; the active topology stays."""
-    before = stage.world.topology
+    before = status_page.world.topology
     status, text = await sent(client, url, TOPOLOGY)
     assert status == 200
-    for words in (
+    for fragment in (
         "Valid.",
         "lower lower-01 removed",
         "lowers[lower-00].maintenance: none -> drain",
         "lower-01: cordoned; 3 pods stay on its node",
         "kubeconfig: k/0",
     ):
-        assert words in text
-    assert stage.world.topology is before
+        assert fragment in text
+    assert status_page.world.topology is before
 
 
-async def test_the_form_shows_the_plan_of_the_edit_as_text(stage: Stage) -> None:
+async def test_the_form_shows_the_plan_of_the_edit_as_text(status_page: StatusPageHarness) -> None:
     """A topology without a change is not planned."""
-    asked: list[str] = []
+    planned_texts: list[str] = []
 
     async def plan(change: Edit) -> str:
-        asked.extend(change.changes)
+        planned_texts.extend(change.changes)
         return "lower-00\n- Pod <b>shop</b>/web\x1b[2J\n\nPlan: 0 to add"
 
-    async with serving(stage.source(plan=plan)) as url, aiohttp.ClientSession(url) as session:
+    async with serving(status_page.source(plan=plan)) as url, aiohttp.ClientSession(url) as session:
         text = (await sent(session, url, TOPOLOGY))[1]
         assert "- Pod <b>shop</b>/web\\u001b[2J" in text
         assert "Plan: 0 to add" in text
-        assert asked
-        asked.clear()
-        stage.world.topology = parse(TOPOLOGY)
+        assert planned_texts
+        planned_texts.clear()
+        status_page.world.topology = parse(TOPOLOGY)
         assert "the same as the topology in force" in (await sent(session, url, TOPOLOGY))[1]
-        assert asked == []
+        assert planned_texts == []
 
 
 async def test_a_topology_is_only_validated_while_no_topology_is_active() -> None:
     """The page states that it is not compared."""
     source = PageSource(lambda _usage: None, str, world=lambda: None)  # type: ignore[arg-type, return-value]
     given, check = await check_topology(urlencode({"topology": TOPOLOGY}).encode(), source)
-    text = Shown(topology_page(given, check)).text
+    text = ParsedPage(topology_page(given, check)).text
     assert "Valid." in text
     assert "It is not compared: no topology is in force yet." in text
 
 
-async def test_changes_that_would_wait_are_left_out_while_pods_are_not_listed(stage: Stage) -> None:
+async def test_changes_that_would_wait_are_left_out_while_pods_are_not_listed(status_page: StatusPageHarness) -> None:
     """They depend on the pods, which a standby for example does not know."""
     renamed = TOPOLOGY.replace("capacity:", "node: {name: other}, capacity:")
-    async with serving(stage.source()) as url, aiohttp.ClientSession(url) as session:
+    async with serving(status_page.source()) as url, aiohttp.ClientSession(url) as session:
         assert "Would wait" in (await sent(session, url, renamed))[1]
-        stage.world.lowers["lower-01"].upper_pods.synced = False
+        status_page.world.lowers["lower-01"].upper_pods.synced = False
         text = (await sent(session, url, renamed))[1]
         assert "Valid." in text
         assert "Would wait" not in text
@@ -333,16 +339,16 @@ async def test_every_error_of_a_topology_is_shown_with_its_line(client: aiohttp.
         assert (status, "Not valid:" in text) == (200, True)
 
 
-async def test_a_topology_is_only_validated_while_the_engine_has_no_world(stage: Stage) -> None:
+async def test_a_topology_is_only_validated_while_the_engine_has_no_world(status_page: StatusPageHarness) -> None:
     """No active topology exists to compare it with."""
-    async with serving(stage.source(world=lambda: None)) as url, aiohttp.ClientSession(url) as session:
+    async with serving(status_page.source(world=lambda: None)) as url, aiohttp.ClientSession(url) as session:
         assert "Valid." in (await sent(session, url, TOPOLOGY))[1]
         assert "Not valid:" in (await sent(session, url, "x"))[1]
 
 
-async def test_paths_are_invalid_in_a_topology_of_a_config_map(stage: Stage) -> None:
+async def test_paths_are_invalid_in_a_topology_of_a_config_map(status_page: StatusPageHarness) -> None:
     """The error is the same as when the engine reads such a ConfigMap."""
-    async with serving(stage.source(in_configmap=True)) as url, aiohttp.ClientSession(url) as session:
+    async with serving(status_page.source(in_configmap=True)) as url, aiohttp.ClientSession(url) as session:
         assert "kubeconfigSecret" in (await sent(session, url, TOPOLOGY))[1]
 
 
@@ -366,19 +372,19 @@ async def test_an_invalid_form_is_refused(client: aiohttp.ClientSession, url: st
         assert answer.status == 413
 
 
-async def test_few_forms_are_queued_and_none_of_a_disconnected_client(stage: Stage) -> None:
+async def test_few_forms_are_queued_and_none_of_a_disconnected_client(status_page: StatusPageHarness) -> None:
     """A further form returns 503 with Retry-After, and a form of a disconnected client is not checked."""
-    begun, free, asked = asyncio.Event(), asyncio.Event(), 0
+    begun, free, request_count = asyncio.Event(), asyncio.Event(), 0
 
     async def plan(_change: Edit) -> str:
         """Wait, and return a plan."""
-        nonlocal asked
-        asked += 1
+        nonlocal request_count
+        request_count += 1
         begun.set()
         await free.wait()
         return "Plan: 0 to add"
 
-    async with serving(stage.source(plan=plan)) as url, aiohttp.ClientSession(url) as session:
+    async with serving(status_page.source(plan=plan)) as url, aiohttp.ClientSession(url) as session:
         given = {"data": {"topology": TOPOLOGY}, "headers": {"Origin": url}}
         tasks = {asyncio.create_task(session.post("/topology", **given)) for _ in range(5)}
         (refused,), waiting = await asyncio.wait(tasks, timeout=30, return_when=asyncio.FIRST_COMPLETED)
@@ -391,7 +397,7 @@ async def test_few_forms_are_queued_and_none_of_a_disconnected_client(stage: Sta
         assert (await session.get("/healthz")).status == 200
         async with session.post("/topology", **given) as answer:
             assert "Plan: 0 to add" in await answer.text()
-    assert asked == 2
+    assert request_count == 2
 
 
 async def test_other_requests_are_served_while_a_large_topology_is_checked(

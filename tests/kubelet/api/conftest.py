@@ -1,4 +1,4 @@
-"""Shared fixtures of the kubelet API tests: certificates, the engine's event loop, and a lab that detects leaks."""
+"""Shared fixtures of the kubelet API tests: certificates, the engine's event loop, and a harness that detects leaks."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 import uvloop
-from kubelet_lab import Lab, leak_watch
+from kubelet_lab import KubeletApiHarness, leak_watch
 from kubelet_pki import Pki
-from kubelet_twins import Twins
+from kubelet_twins import TwinPods
 
 if TYPE_CHECKING:
     from tensile.sandbox.sandbox import Sandbox
@@ -29,18 +29,18 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
 
 
 @pytest.fixture
-async def lab(pki: Pki) -> AsyncIterator[Lab]:
+async def kubelet_api(pki: Pki) -> AsyncIterator[KubeletApiHarness]:
     """Serve one virtual node with a scripted lower cluster; afterwards no task and no file descriptor may be left."""
     async with leak_watch():
-        laboratory = Lab(pki)
+        laboratory = KubeletApiHarness(pki)
         async with laboratory:
             yield laboratory
 
 
 @pytest.fixture(scope="module")
-def twins(sandbox: "Sandbox") -> Iterator[Twins]:
+def twins(sandbox: "Sandbox") -> Iterator[TwinPods]:
     """Create two upper pods and their lower pods, in clusters whose apiservers verify kubelets."""
-    made = Twins(sandbox)
+    made = TwinPods(sandbox)
     made.create()
     yield made
     made.delete()

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import orjson
 import pytest
-from kubelet_lab import Notes
+from kubelet_lab import RecordingLogger
 from sitekit import Site
 
 from tensile.kube.client import HttpCluster
@@ -37,7 +37,7 @@ class ReviewedAccount:
     async def open(self) -> None:
         """Create the account, and connect."""
         self.upper = HttpCluster(UPPER, await from_kubeconfig(self._kubeconfig))
-        self.authenticator = Authenticator(self.upper, Notes(), lambda: self.time)
+        self.authenticator = Authenticator(self.upper, RecordingLogger(), lambda: self.time)
         await self.site.create("/api/v1/namespaces", {"metadata": {"name": self.name}})
         await self.site.until(f"{ACCOUNTS.format(self.name)}/default", bool)
         await self.site.create(ACCOUNTS.format(self.name), {"metadata": {"name": "scraper"}})
@@ -51,8 +51,8 @@ class ReviewedAccount:
     async def token(self, **spec: object) -> str:
         """Request a token for the account."""
         path = f"{ACCOUNTS.format(self.name)}/scraper/token"
-        asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
-        token: str = (await self.site.create(path, asked))["status"]["token"]
+        token_request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
+        token: str = (await self.site.create(path, token_request))["status"]["token"]
         return token
 
     async def who(self, token: str) -> User | int:
@@ -71,7 +71,7 @@ class ReviewedAccount:
 
 
 @pytest.fixture
-async def ground(sandbox: "Sandbox") -> AsyncIterator[ReviewedAccount]:
+async def reviewed_account(sandbox: "Sandbox") -> AsyncIterator[ReviewedAccount]:
     """Create an account of the upper cluster."""
     made = ReviewedAccount(sandbox)
     await made.open()
@@ -95,30 +95,30 @@ def altered(token: str) -> dict[str, str]:
 
 
 @pytest.mark.slow  # the apiserver remembers tokens for ten seconds
-async def test_a_deleted_accounts_token_is_accepted_for_two_minutes(ground: ReviewedAccount) -> None:
+async def test_a_deleted_accounts_token_is_accepted_for_two_minutes(reviewed_account: ReviewedAccount) -> None:
     """A cached token expires after that, as with a kubelet; an unused token of the account is refused at once."""
-    first, second = await ground.token(), await ground.token(expirationSeconds=1000)
-    user = await ground.who(first)
+    first, second = await reviewed_account.token(), await reviewed_account.token(expirationSeconds=1000)
+    user = await reviewed_account.who(first)
     assert isinstance(user, User)
-    assert user.name == f"system:serviceaccount:{ground.name}:scraper"
+    assert user.name == f"system:serviceaccount:{reviewed_account.name}:scraper"
     assert user.uid
     assert "system:authenticated" in user.groups
     assert user.extra
-    path = f"{ACCOUNTS.format(ground.name)}/scraper"
-    await ground.site.delete(path)
-    await ground.site.gone(path)
-    assert await ground.who(second) == 401
-    ground.time += TOKEN_SECONDS - 1
-    assert await ground.who(first) == user
-    await ground.forgotten(first)
-    ground.time += 1
-    assert await ground.who(first) == 401
+    path = f"{ACCOUNTS.format(reviewed_account.name)}/scraper"
+    await reviewed_account.site.delete(path)
+    await reviewed_account.site.gone(path)
+    assert await reviewed_account.who(second) == 401
+    reviewed_account.time += TOKEN_SECONDS - 1
+    assert await reviewed_account.who(first) == user
+    await reviewed_account.forgotten(first)
+    reviewed_account.time += 1
+    assert await reviewed_account.who(first) == 401
 
 
-async def test_forged_tokens_and_tokens_for_another_audience_get_401(ground: ReviewedAccount) -> None:
+async def test_forged_tokens_and_tokens_for_another_audience_get_401(reviewed_account: ReviewedAccount) -> None:
     """They are rejected even while the token that they were made from is cached."""
-    token = await ground.token()
-    assert isinstance(await ground.who(token), User)
+    token = await reviewed_account.token()
+    assert isinstance(await reviewed_account.who(token), User)
     for forgery, text in altered(token).items():
-        assert await ground.who(text) == 401, forgery
-    assert await ground.who(await ground.token(audiences=["vault"])) == 401
+        assert await reviewed_account.who(text) == 401, forgery
+    assert await reviewed_account.who(await reviewed_account.token(audiences=["vault"])) == 401

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from cryptography import x509
-from kubelet_lab import Notes
+from kubelet_lab import RecordingLogger
 from kubelet_pki import SERVER, Pki, write
 
 from tensile.errors import TensileError, Unreachable
@@ -34,7 +34,7 @@ class Clock:
         return self.date.timestamp()
 
 
-def shown(context: ssl.SSLContext) -> x509.Certificate:
+def presented_certificate(context: ssl.SSLContext) -> x509.Certificate:
     """Return the certificate that a server with this context presents, by a handshake in memory."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     client_context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -52,7 +52,9 @@ def shown(context: ssl.SSLContext) -> x509.Certificate:
 
 def test_a_self_signed_certificate_matches_the_node() -> None:
     """It names the node and its address, is for servers only, and is valid for a year from just before now."""
-    made = shown(ServingCertificate(Notes(), "10.0.0.7", now=lambda: NOW).context("virtual-a", ""))
+    made = presented_certificate(
+        ServingCertificate(RecordingLogger(), "10.0.0.7", now=lambda: NOW).context("virtual-a", "")
+    )
     names = made.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert names.get_values_for_type(x509.DNSName) == ["virtual-a"]
     assert names.get_values_for_type(x509.IPAddress) == [ip_address("10.0.0.7")]
@@ -65,7 +67,7 @@ def test_a_self_signed_certificate_matches_the_node() -> None:
 def test_expirations_lists_the_certificate_of_each_served_node() -> None:
     """A certificate that was issued since the last connection is included, a forgotten node is not."""
     clock = Clock()
-    certificate = ServingCertificate(Notes(), "10.0.0.7", now=clock.now)
+    certificate = ServingCertificate(RecordingLogger(), "10.0.0.7", now=clock.now)
     certificate.context("a", "")
     certificate.context("b", "")
     certificate.take("b", self_signed("o", "b", ["b"], NOW, timedelta(days=3)))
@@ -77,14 +79,16 @@ def test_expirations_lists_the_certificate_of_each_served_node() -> None:
 def test_a_certificate_may_have_a_dns_address_and_a_long_node_name() -> None:
     """The address may be a DNS name, and the node's name as long as Kubernetes allows."""
     node = ".".join(["n" * 60] * 4)
-    made = shown(ServingCertificate(Notes(), "kubelet.example", now=lambda: NOW).context(node, ""))
+    made = presented_certificate(
+        ServingCertificate(RecordingLogger(), "kubelet.example", now=lambda: NOW).context(node, "")
+    )
     names = made.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert names.get_values_for_type(x509.DNSName) == [node, "kubelet.example"]
 
 
 def test_a_self_signed_certificate_is_reused_and_logged_with_a_warning() -> None:
     """It is served until thirty days before its end, and a warning names the value to set."""
-    clock, log = Clock(), Notes()
+    clock, log = Clock(), RecordingLogger()
     serving = ServingCertificate(log, "10.0.0.7", now=clock.now)
     first = serving.context("virtual-a", "")
     assert serving.context("virtual-a", "") is first
@@ -93,26 +97,31 @@ def test_a_self_signed_certificate_is_reused_and_logged_with_a_warning() -> None
     clock.date = NOW + timedelta(days=334)
     assert serving.context("virtual-a", "") is first
     clock.date = NOW + timedelta(days=335)
-    assert shown(serving.context("virtual-a", "")).not_valid_after_utc == clock.date + timedelta(days=365)
+    assert presented_certificate(serving.context("virtual-a", "")).not_valid_after_utc == clock.date + timedelta(
+        days=365
+    )
 
 
 def test_each_node_has_its_own_certificate() -> None:
     """A node that was forgotten gets a new certificate."""
-    serving = ServingCertificate(Notes(), "10.0.0.7")
-    first, other = shown(serving.context("virtual-a", "")), shown(serving.context("virtual-b", ""))
+    serving = ServingCertificate(RecordingLogger(), "10.0.0.7")
+    first, other = (
+        presented_certificate(serving.context("virtual-a", "")),
+        presented_certificate(serving.context("virtual-b", "")),
+    )
     assert first.subject != other.subject
     serving.forget("virtual-a")
-    assert shown(serving.context("virtual-a", "")).serial_number != first.serial_number
+    assert presented_certificate(serving.context("virtual-a", "")).serial_number != first.serial_number
 
 
 def test_certificate_files_are_served_and_reloaded(tmp_path: Path, pki: Pki) -> None:
     """A renewed certificate is presented from the next connection on, without a warning."""
-    log = Notes()
+    log = RecordingLogger()
     first, second = (pki.servers.issue(name, usage=SERVER) for name in ("first", "second"))
     serving = ServingCertificate(log, "127.0.0.1", write(tmp_path, first))
-    assert shown(serving.context("virtual-a", "")).subject.rfc4514_string() == "CN=first"
+    assert presented_certificate(serving.context("virtual-a", "")).subject.rfc4514_string() == "CN=first"
     write(tmp_path, second)
-    assert shown(serving.context("virtual-a", "")).subject.rfc4514_string() == "CN=second"
+    assert presented_certificate(serving.context("virtual-a", "")).subject.rfc4514_string() == "CN=second"
     assert log.entries == []
 
 
@@ -133,7 +142,7 @@ def broken(tmp_path: Path, pki: Pki, what: str) -> None:
 @pytest.mark.parametrize("what", ["half renewed", "truncated", "empty", "absent"])
 def test_broken_certificate_files_keep_the_last_good_pair(tmp_path: Path, pki: Pki, what: str) -> None:
     """The problem is logged once, and a good pair is used again immediately."""
-    log = Notes()
+    log = RecordingLogger()
     files = write(tmp_path, pki.servers.issue("first", usage=SERVER))
     serving = ServingCertificate(log, "127.0.0.1", files)
     context = serving.context("virtual-a", "")
@@ -142,7 +151,7 @@ def test_broken_certificate_files_keep_the_last_good_pair(tmp_path: Path, pki: P
     assert serving.context("virtual-a", "") is context
     assert len(log.entries) == 1
     write(tmp_path, pki.servers.issue("third"))
-    assert shown(serving.context("virtual-a", "")).subject.rfc4514_string() == "CN=third"
+    assert presented_certificate(serving.context("virtual-a", "")).subject.rfc4514_string() == "CN=third"
 
 
 def test_tls_is_at_least_1_2_without_session_tickets(pki: Pki) -> None:
@@ -156,7 +165,7 @@ def test_tls_is_at_least_1_2_without_session_tickets(pki: Pki) -> None:
 
 async def test_a_client_ca_file_is_reloaded_when_it_changes(tmp_path: Path, pki: Pki) -> None:
     """A changed file applies immediately, and a bundle contributes all of its certificates."""
-    file, log = tmp_path / "ca.crt", Notes()
+    file, log = tmp_path / "ca.crt", RecordingLogger()
     authority = ClientCA(log, file)
     file.write_text(pki.clients.pem)
     assert await authority.pem() == pki.clients.pem
@@ -179,15 +188,15 @@ async def test_a_bad_client_ca_file_keeps_the_last_good_ca(
     tmp_path: Path, pki: Pki, content: bytes | str | None, what: str
 ) -> None:
     """Without any good CA none is used, and the problem is logged once with the file and its effect."""
-    file, log = tmp_path / "ca.crt", Notes()
+    file, log = tmp_path / "ca.crt", RecordingLogger()
     if isinstance(content, bytes):
         file.write_bytes(content)
     elif content:
         os.mkfifo(file)
     authority = ClientCA(log, file)
     assert [await authority.pem(), await authority.pem()] == ["", ""]
-    [(_, said)] = log.entries
-    assert what in str(said["why"])
+    [(_, log_fields)] = log.entries
+    assert what in str(log_fields["why"])
     file.unlink(missing_ok=True)
     file.write_text(pki.clients.pem)
     assert await authority.pem() == pki.clients.pem
@@ -220,7 +229,7 @@ class Source:
 async def test_the_client_ca_of_the_upper_is_refreshed_each_minute(pki: Pki) -> None:
     """The source is requested once a minute, however many callers there are."""
     clock, source = Clock(), Source(pki.clients.pem)
-    authority = ClientCA(Notes(), source=source, clock=clock.seconds)
+    authority = ClientCA(RecordingLogger(), source=source, clock=clock.seconds)
     await asyncio.gather(*(authority.pem() for _ in range(5)))
     assert source.asked == 1
     source.pem = pki.others.pem
@@ -233,7 +242,7 @@ async def test_the_client_ca_of_the_upper_is_refreshed_each_minute(pki: Pki) -> 
 @pytest.mark.parametrize("error", [Unreachable("gone"), TimeoutError(), TensileError("no such key")])
 async def test_an_unreachable_upper_is_retried_after_five_seconds(pki: Pki, error: Exception) -> None:
     """While the source fails there is no client CA, and callers in that time cause no further request."""
-    clock, source, log = Clock(), Source(pki.clients.pem), Notes()
+    clock, source, log = Clock(), Source(pki.clients.pem), RecordingLogger()
     source.error = error
     authority = ClientCA(log, source=source, clock=clock.seconds)
     assert [await authority.pem(), await authority.pem()] == ["", ""]
@@ -246,7 +255,7 @@ async def test_an_unreachable_upper_is_retried_after_five_seconds(pki: Pki, erro
 async def test_the_last_client_ca_is_kept_if_the_upper_fails(pki: Pki) -> None:
     """A CA, once known, stays in use after a failure, or after an answer without a valid CA."""
     clock, source = Clock(), Source(pki.clients.pem)
-    authority = ClientCA(Notes(), source=source, clock=clock.seconds)
+    authority = ClientCA(RecordingLogger(), source=source, clock=clock.seconds)
     await authority.pem()
     for source.error, source.pem in ((Unreachable("gone"), ""), (None, ""), (None, "rubbish")):
         clock.date += timedelta(minutes=1)
@@ -256,7 +265,7 @@ async def test_the_last_client_ca_is_kept_if_the_upper_fails(pki: Pki) -> None:
 
 async def test_there_is_no_client_ca_without_file_and_source() -> None:
     """With neither a file nor a source the CA is empty."""
-    assert await ClientCA(Notes()).pem() == ""
+    assert await ClientCA(RecordingLogger()).pem() == ""
 
 
 @pytest.mark.parametrize("pem", [b"", b"no certificate"])

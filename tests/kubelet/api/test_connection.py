@@ -62,19 +62,19 @@ def say_and_break_off(secure: ssl.SSLSocket) -> None:
         time.sleep(0.001)
 
 
-class Reader:
+class PausablePeer:
     """A peer that reads only when the test permits it, and then to the end."""
 
     def __init__(self) -> None:
-        self.may = threading.Event()
-        self.heard = b""
+        self.may_read = threading.Event()
+        self.received = b""
         self.clean = False
 
     def __call__(self, secure: ssl.SSLSocket) -> None:
         """Read to the end."""
-        assert self.may.wait(PATIENCE)
+        assert self.may_read.wait(PATIENCE)
         while piece := secure.recv(65536):
-            self.heard += piece
+            self.received += piece
         self.clean = True
 
 
@@ -89,12 +89,12 @@ async def test_a_peers_disconnect_is_detected_behind_unread_data(pki: Pki) -> No
         async with asyncio.timeout(PATIENCE):
             await wire.wait_for_peer_end()
             await gone
-            heard = b""
-            while len(heard) < 320 * 1024:
-                heard += await wire.read()
+            received = b""
+            while len(received) < 320 * 1024:
+                received += await wire.read()
             with pytest.raises(ssl.SSLEOFError):
                 await wire.read()
-        assert heard == CONTENT[: 320 * 1024]
+        assert received == CONTENT[: 320 * 1024]
         wire.abort()
         await wire.lost.wait()
 
@@ -116,8 +116,8 @@ async def test_a_peer_that_does_not_close_is_cut_off_after_the_leaving_time(pki:
 
 async def test_closing_ends_as_soon_as_the_peer_closes_too(pki: Pki) -> None:
     """The peer has all that was written, and is not waited for any longer."""
-    reader = Reader()
-    reader.may.set()
+    reader = PausablePeer()
+    reader.may_read.set()
     async with leak_watch():
         wire, gone = await wire_to(pki, reader, UNHURRIED)
         await wire.write(CONTENT)
@@ -125,29 +125,29 @@ async def test_closing_ends_as_soon_as_the_peer_closes_too(pki: Pki) -> None:
             await wire.close()
             await gone
             await wire.lost.wait()
-        assert reader.heard == CONTENT
+        assert reader.received == CONTENT
         assert reader.clean
 
 
 async def test_a_slow_peer_receives_all_data_after_close(pki: Pki) -> None:
     """A peer that begins to read long after closing began receives all that was written."""
-    reader = Reader()
+    reader = PausablePeer()
     async with leak_watch():
         wire, gone = await wire_to(pki, reader)
         await wire.write(CONTENT[:60_000])
         closing = asyncio.create_task(wire.close())
         await asyncio.wait({closing}, timeout=4 * QUICK.leaving)
         assert not closing.done()
-        reader.may.set()
+        reader.may_read.set()
         await gone
         await closing
-        assert reader.heard == CONTENT[:60_000]
+        assert reader.received == CONTENT[:60_000]
 
 
 @pytest.mark.parametrize("size", [60_000, 200_000, 300_000])
 async def test_data_sent_before_a_caller_left_reaches_the_lower(pki: Pki, size: int) -> None:
     """A lower that was not reading when the caller left receives all data, if it reads again in time."""
-    reader = Reader()
+    reader = PausablePeer()
     async with leak_watch():
         lower, lower_gone = await wire_to(pki, reader, UNHURRIED)
         upper, upper_gone = await wire_to(pki, lambda secure: secure.sendall(CONTENT[:size]), UNHURRIED)
@@ -156,17 +156,17 @@ async def test_data_sent_before_a_caller_left_reaches_the_lower(pki: Pki, size: 
         async with asyncio.timeout(PATIENCE):
             await upper.wait_for_peer_end()
             await asyncio.wait({splicing}, timeout=0.1)
-            reader.may.set()
+            reader.may_read.set()
             await lower_gone
             await splicing
-        assert reader.heard == CONTENT[:size]
+        assert reader.received == CONTENT[:size]
         assert reader.clean
         await asyncio.gather(upper.lost.wait(), lower.lost.wait())
 
 
 async def test_data_sent_before_a_lower_broke_off_reaches_a_slow_caller(pki: Pki) -> None:
     """The caller receives it to the end, although its own data cannot be delivered."""
-    reader, parted = Reader(), threading.Event()
+    reader, parted = PausablePeer(), threading.Event()
 
     def talk_and_read(secure: ssl.SSLSocket) -> None:
         while not parted.is_set():
@@ -183,10 +183,10 @@ async def test_data_sent_before_a_lower_broke_off_reaches_a_slow_caller(pki: Pki
             await lower.lost.wait()
             await asyncio.wait({splicing}, timeout=0.1)
             parted.set()
-            reader.may.set()
+            reader.may_read.set()
             await upper_gone
             await splicing
-        assert reader.heard == LAST_WORDS
+        assert reader.received == LAST_WORDS
         await upper.lost.wait()
 
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import h11
 import pytest
 from kubelet_crowd import BEFORE_TLS, BEHIND_TLS, crowd
-from kubelet_lab import NODE, PATIENCE, Lab, Stream, leak_watch, request, switching, until
+from kubelet_lab import NODE, PATIENCE, HttpStream, KubeletApiHarness, leak_watch, request, switching, wait_until
 from kubelet_pki import Pki
 
 from tensile.kubelet.api.connection import ConnectionLimits
@@ -21,36 +21,41 @@ EXEC = "POST /exec/shop/web/main?output=1&input=1&command=cat"
 
 
 @pytest.fixture
-async def lab(pki: Pki) -> AsyncIterator[Lab]:
+async def kubelet_api(pki: Pki) -> AsyncIterator[KubeletApiHarness]:
     """Serve a node with few places for waiting connections, to which the apiserver has connected before."""
-    async with leak_watch(), Lab(pki, LONG) as laboratory:
+    async with leak_watch(), KubeletApiHarness(pki, LONG) as laboratory:
         assert (await laboratory.ask(pki.apiserver, "GET /healthz")).status == 200
         yield laboratory
 
 
-async def served(lab: Lab) -> bool:
+async def served(kubelet_api: KubeletApiHarness) -> bool:
     """Report whether the apiserver is served, and no more unauthenticated connections wait than there are places."""
     async with asyncio.timeout(PATIENCE):
-        answer = await lab.ask(lab.pki.apiserver, "GET /healthz")
-    return answer.status == 200 and len(lab.server._limiter) <= ROOM
+        answer = await kubelet_api.ask(kubelet_api.pki.apiserver, "GET /healthz")
+    return answer.status == 200 and len(kubelet_api.server._limiter) <= ROOM
 
 
 @pytest.mark.parametrize("kind", [*BEFORE_TLS, *BEHIND_TLS])
 @pytest.mark.parametrize("hosts", [ONE, SEVERAL, ("127.0.0.1",)], ids=["one", "several", "its own"])
-async def test_the_apiserver_is_served_during_every_kind_of_flood(lab: Lab, kind: str, hosts: tuple[str, ...]) -> None:
+async def test_the_apiserver_is_served_during_every_kind_of_flood(
+    kubelet_api: KubeletApiHarness, kind: str, hosts: tuple[str, ...]
+) -> None:
     """It is served repeatedly, whether the flood comes from other addresses or from its own."""
-    async with crowd(lab.server.port(NODE), kind, 5 * ROOM, hosts):
-        assert [await served(lab) for _ in range(3)] == [True] * 3
+    async with crowd(kubelet_api.server.port(NODE), kind, 5 * ROOM, hosts):
+        assert [await served(kubelet_api) for _ in range(3)] == [True] * 3
 
 
-async def test_a_new_token_holder_is_served_during_a_flood_from_another_address(lab: Lab) -> None:
+async def test_a_new_token_holder_is_served_during_a_flood_from_another_address(kubelet_api: KubeletApiHarness) -> None:
     """The token's first request is served if its address has no flood."""
-    lab.upper.tokens["good"] = {"username": "robot", "groups": ["system:authenticated"]}
-    lab.upper.permit("robot", "get", "pods")
-    async with crowd(lab.server.port(NODE), "idle", 5 * ROOM, ONE):
-        stream = Stream(
+    kubelet_api.upper.tokens["good"] = {"username": "robot", "groups": ["system:authenticated"]}
+    kubelet_api.upper.permit("robot", "get", "pods")
+    async with crowd(kubelet_api.server.port(NODE), "idle", 5 * ROOM, ONE):
+        stream = HttpStream(
             *await asyncio.open_connection(
-                "127.0.0.1", lab.server.port(NODE), ssl=lab.pki.client_context(None), local_addr=("127.0.0.200", 0)
+                "127.0.0.1",
+                kubelet_api.server.port(NODE),
+                ssl=kubelet_api.pki.client_context(None),
+                local_addr=("127.0.0.200", 0),
             )
         )
         await stream.send(request("GET /pods", "Authorization: Bearer good"))
@@ -59,47 +64,47 @@ async def test_a_new_token_holder_is_served_during_a_flood_from_another_address(
         await stream.close()
 
 
-async def test_an_open_stream_survives_every_flood(lab: Lab) -> None:
+async def test_an_open_stream_survives_every_flood(kubelet_api: KubeletApiHarness) -> None:
     """An authenticated connection is not closed to make room for others."""
 
-    async def echo(_head: object, stream: Stream) -> None:
+    async def echo(_head: object, stream: HttpStream) -> None:
         await stream.send(switching("SPDY/3.1"))
         while data := await stream.reader.read(65536):
             await stream.send(data)
 
-    lab.lower.script = echo
-    head, stream = await lab.upgrade(lab.pki.apiserver, EXEC, "Upgrade: SPDY/3.1")
+    kubelet_api.lower.script = echo
+    head, stream = await kubelet_api.upgrade(kubelet_api.pki.apiserver, EXEC, "Upgrade: SPDY/3.1")
     assert head.status == 101
     for kind in ("idle", "silent after TLS"):
-        async with crowd(lab.server.port(NODE), kind, 5 * ROOM, SEVERAL):
-            assert await served(lab)
+        async with crowd(kubelet_api.server.port(NODE), kind, 5 * ROOM, SEVERAL):
+            assert await served(kubelet_api)
             await stream.send(b"ping")
             async with asyncio.timeout(PATIENCE):
                 assert await stream.reader.readexactly(4) == b"ping"
     await stream.close()
 
 
-async def test_a_flood_holds_at_most_the_limit_of_waiting_connections(lab: Lab) -> None:
+async def test_a_flood_holds_at_most_the_limit_of_waiting_connections(kubelet_api: KubeletApiHarness) -> None:
     """Its other connections are closed, and another node's port does not add places."""
-    await lab.serve("virtual-b")
+    await kubelet_api.serve("virtual-b")
     async with (
-        crowd(lab.server.port(NODE), "idle", 5 * ROOM, ONE) as first,
-        crowd(lab.server.port("virtual-b"), "idle", 5 * ROOM, ONE) as second,
+        crowd(kubelet_api.server.port(NODE), "idle", 5 * ROOM, ONE) as first,
+        crowd(kubelet_api.server.port("virtual-b"), "idle", 5 * ROOM, ONE) as second,
     ):
-        await until(lambda: first() + second() <= ROOM)
-        assert len(lab.server._limiter) <= ROOM
-        sites = [lab.server._listeners[node].node_server for node in (NODE, "virtual-b")]
+        await wait_until(lambda: first() + second() <= ROOM)
+        assert len(kubelet_api.server._limiter) <= ROOM
+        sites = [kubelet_api.server._listeners[node].node_server for node in (NODE, "virtual-b")]
         assert sum(len(site.connections) for site in sites) <= ROOM
 
 
-async def test_a_head_without_a_client_certificate_has_a_shorter_limit(lab: Lab) -> None:
+async def test_a_head_without_a_client_certificate_has_a_shorter_limit(kubelet_api: KubeletApiHarness) -> None:
     """A token needs no long head; a long command comes from the apiserver, which sends a certificate."""
     begin = b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Long: " + b"x" * (LONG.unknown + 100)
-    stream = await lab.connect(None)
+    stream = await kubelet_api.connect(None)
     await stream.send(begin)
     assert (await stream.head()).status == 431
     await stream.close()
-    stream = await lab.connect(lab.pki.apiserver)
+    stream = await kubelet_api.connect(kubelet_api.pki.apiserver)
     await stream.send(begin)
     await stream.send(b"x\r\n\r\n")
     assert (await stream.head()).status == 200
@@ -109,23 +114,25 @@ async def test_a_head_without_a_client_certificate_has_a_shorter_limit(lab: Lab)
 async def test_a_users_concurrent_requests_are_limited(pki: Pki) -> None:
     """A user who requests long answers and does not read them gets 429, and other users are served."""
     limits = LONG._replace(streams=3)
-    async with leak_watch(), Lab(pki, limits) as lab:
-        lab.pods.targets |= {("shop", f"pod-{n:0240}"): lab.pods.targets["shop", "web"] for n in range(60_000)}
-        lab.upper.permit("nobody-special", "get", "pods")
-        lab.upper.permit("nobody-special", "get", "proxy")
-        slow = [await lab.connect(pki.powerless) for _ in range(3)]
+    async with leak_watch(), KubeletApiHarness(pki, limits) as kubelet_api:
+        kubelet_api.pods.targets |= {
+            ("shop", f"pod-{n:0240}"): kubelet_api.pods.targets["shop", "web"] for n in range(60_000)
+        }
+        kubelet_api.upper.permit("nobody-special", "get", "pods")
+        kubelet_api.upper.permit("nobody-special", "get", "proxy")
+        slow = [await kubelet_api.connect(pki.powerless) for _ in range(3)]
         for stream in slow:
             stream.stop_reading()
             await stream.send(request("GET /pods"))
-        await until(lambda: lab.server._service._requests._open["nobody-special"] == 3)
-        refused = await lab.ask(pki.powerless, "GET /healthz")
+        await wait_until(lambda: kubelet_api.server._service._requests._open["nobody-special"] == 3)
+        refused = await kubelet_api.ask(pki.powerless, "GET /healthz")
         assert (refused.status, b"3 requests in progress" in refused.body) == (429, True)
-        assert (await lab.ask(pki.apiserver, "GET /healthz")).status == 200
+        assert (await kubelet_api.ask(pki.apiserver, "GET /healthz")).status == 200
         for stream in slow:
             stream.writer.transport.abort()
 
 
-async def test_an_error_for_invalid_http_keeps_no_frame_of_the_parser(lab: Lab) -> None:
+async def test_an_error_for_invalid_http_keeps_no_frame_of_the_parser(kubelet_api: KubeletApiHarness) -> None:
     """Such a frame would keep all received data until garbage collection."""
 
     class Garbage:

@@ -10,9 +10,9 @@ from typing import Any
 
 import orjson
 import pytest
-from answering import Answering
+from answering import FakeCluster
 from cryptography import x509
-from kubelet_lab import Notes
+from kubelet_lab import RecordingLogger
 from kubelet_pki import Pki
 from tasks import background
 from virtualtime import clock, in_virtual_time
@@ -45,7 +45,7 @@ def asked_for(manifest: dict[str, Any]) -> x509.CertificateSigningRequest:
 
 def status(*conditions: tuple[str, str], certificate: bytes = b"") -> bytes:
     """Return a CertificateSigningRequest with that status."""
-    listed = [{"type": kind, "reason": "ByHand", "message": words} for kind, words in conditions]
+    listed = [{"type": kind, "reason": "ByHand", "message": message} for kind, message in conditions]
     issued = {"certificate": b64encode(certificate).decode()} if certificate else {}
     return orjson.dumps({"status": {"conditions": listed, **issued}})
 
@@ -53,14 +53,14 @@ def status(*conditions: tuple[str, str], certificate: bytes = b"") -> bytes:
 def test_a_request_has_the_subject_names_and_usages_of_the_kubelet_serving_signer() -> None:
     """It contains only the published address, or the node's name if there is no address."""
     request = request_for(NODE, ADDRESS)
-    asked = asked_for(request.manifest)
-    names = asked.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    assert asked.subject.rfc4514_string() == f"CN=system:node:{NODE},O=system:nodes"
+    csr = asked_for(request.manifest)
+    names = csr.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert csr.subject.rfc4514_string() == f"CN=system:node:{NODE},O=system:nodes"
     assert names.get_values_for_type(x509.DNSName) == []
     assert names.get_values_for_type(x509.IPAddress) == [ip_address(ADDRESS)]
     assert request.manifest["spec"]["signerName"] == "kubernetes.io/kubelet-serving"
     assert request.manifest["spec"]["usages"] == ["digital signature", "server auth"]
-    assert asked.is_signature_valid
+    assert csr.is_signature_valid
     assert "PRIVATE" not in str(request.manifest)
     named = asked_for(request_for(NODE, "").manifest).extensions
     assert named.get_extension_for_class(x509.SubjectAlternativeName).value.get_values_for_type(x509.DNSName) == [NODE]
@@ -78,8 +78,8 @@ def test_requests_have_different_names_and_keys() -> None:
 def test_the_longest_node_name_fits_into_the_common_name() -> None:
     """It makes a common name of 64 characters; the address may be unknown or a DNS name."""
     node = "n" * LONGEST_NODE
-    asked = asked_for(request_for(node, "").manifest)
-    [common_name] = asked.subject.get_attributes_for_oid(x509.oid.NameOID.COMMON_NAME)
+    csr = asked_for(request_for(node, "").manifest)
+    [common_name] = csr.subject.get_attributes_for_oid(x509.oid.NameOID.COMMON_NAME)
     assert len(common_name.value) == 64
     names = asked_for(request_for(node, "node.example").manifest).extensions
     assert "node.example" in str(names)
@@ -120,13 +120,13 @@ def test_the_polling_interval_grows_with_the_wait() -> None:
     assert [poll_interval(waited) for waited in (0, 5, 20, 100, 600, 86400)] == [1, 1, 2, 10, 60, 60]
 
 
-class Signer(Answering):
+class SigningCluster(FakeCluster):
     """An upper cluster that answers each request with what `decide` returns for its position."""
 
     def __init__(self, decide: Callable[[int, bytes], bytes | ClusterError]) -> None:
         super().__init__("")
         self.requests: list[dict[str, Any]] = []
-        self.looks = 0
+        self.reads = 0
         self.losing = False
         self._decide = decide
 
@@ -142,7 +142,7 @@ class Signer(Answering):
 
     async def read(self, ref: Any) -> bytes:
         """Return the request of that name with its status."""
-        self.looks += 1
+        self.reads += 1
         [place] = [place for place, each in enumerate(self.requests) if each["metadata"]["name"] == ref.name]
         found = self._decide(place, b64decode(self.requests[place]["spec"]["request"]))
         if isinstance(found, ClusterError):
@@ -150,12 +150,12 @@ class Signer(Answering):
         return found
 
 
-class Office:
+class CertificateRequesterHarness:
     """A certificate requester of one node with such a cluster, which runs while a test sleeps in virtual time."""
 
     def __init__(self, decide: Callable[[int, bytes], bytes | ClusterError]) -> None:
-        self.upper = Signer(decide)
-        self.log = Notes()
+        self.upper = SigningCluster(decide)
+        self.log = RecordingLogger()
         self.ahead = timedelta()
         self.serving = ServingCertificate(self.log, ADDRESS, now=self.now)
         self.enrolment = CertificateRequester(self.upper, self.serving, self.log, self.now)
@@ -168,12 +168,12 @@ class Office:
         """Run the requester in the background."""
         return background(self.enrolment.run(NODE))
 
-    def said(self, event: str) -> list[dict[str, object]]:
+    def log_entries(self, event: str) -> list[dict[str, object]]:
         """Return the fields of the log entries of an event."""
         return [fields for known, fields in self.log.entries if known == event]
 
 
-def granting(pki: Pki, office: Callable[[], "Office"]) -> Callable[[int, bytes], bytes]:
+def granting(pki: Pki, office: Callable[[], "CertificateRequesterHarness"]) -> Callable[[int, bytes], bytes]:
     """Return a function that grants each request for a hundred days from the current date of the fixture."""
 
     def decide(_place: int, request: bytes) -> bytes:
@@ -186,7 +186,7 @@ def granting(pki: Pki, office: Callable[[], "Office"]) -> Callable[[int, bytes],
 @in_virtual_time
 async def test_an_issued_certificate_is_served(pki: Pki) -> None:
     """It is presented from the next connection on, with its key, and no warning is logged."""
-    office = Office(granting(pki, lambda: office))
+    office = CertificateRequesterHarness(granting(pki, lambda: office))
     async with office.running():
         await asyncio.sleep(10)
     office.serving.context(NODE, "")
@@ -198,21 +198,21 @@ async def test_an_issued_certificate_is_served(pki: Pki) -> None:
 @in_virtual_time
 async def test_the_approve_command_is_logged_once(pki: Pki) -> None:
     """A request that is pending for days is logged once with the command to copy, and the node is served."""
-    office = Office(lambda _place, _request: status())
+    office = CertificateRequesterHarness(lambda _place, _request: status())
     async with office.running():
         await asyncio.sleep(2 * DAY)
-    [words] = office.said("waiting for a serving certificate")
-    assert words["do"] == f"kubectl certificate approve {office.upper.requests[0]['metadata']['name']}"
-    assert words["waits_for"] == "approval"
+    [entry] = office.log_entries("waiting for a serving certificate")
+    assert entry["do"] == f"kubectl certificate approve {office.upper.requests[0]['metadata']['name']}"
+    assert entry["waits_for"] == "approval"
     assert len(office.upper.requests) == 1
-    assert office.upper.looks < 3000
+    assert office.upper.reads < 3000
     assert office.serving.context(NODE, "")
 
 
 @in_virtual_time
 async def test_a_certificate_is_renewed_with_a_new_key_after_seventy_of_a_hundred_days(pki: Pki) -> None:
     """If the clock jumps ahead, the renewal follows within an hour."""
-    office = Office(granting(pki, lambda: office))
+    office = CertificateRequesterHarness(granting(pki, lambda: office))
     async with office.running():
         await asyncio.sleep(145 * DAY)
         assert len(office.upper.requests) == 3
@@ -230,35 +230,35 @@ REFUSALS = [
 ]
 
 
-@pytest.mark.parametrize(("answer", "words"), REFUSALS)
+@pytest.mark.parametrize(("answer", "message"), REFUSALS)
 @in_virtual_time
 async def test_a_refused_request_is_logged_and_repeated_after_a_pause(
-    pki: Pki, answer: bytes | ClusterError, words: str
+    pki: Pki, answer: bytes | ClusterError, message: str
 ) -> None:
     """A request that is denied, failed or deleted is logged with the reason, and replaced after 15 minutes."""
-    office = Office(lambda _place, _request: answer)
+    office = CertificateRequesterHarness(lambda _place, _request: answer)
     async with office.running():
         await asyncio.sleep(2.5 * REFUSED_SECONDS)
     assert len(office.upper.requests) == 3
-    told = office.said("no serving certificate was issued")[0]
-    assert words in str(told["why"])
-    assert str(told["do"]).startswith("approve the next request")
+    log_entry = office.log_entries("no serving certificate was issued")[0]
+    assert message in str(log_entry["why"])
+    assert str(log_entry["do"]).startswith("approve the next request")
 
 
 @pytest.mark.parametrize("error", [Denied("forbidden", status=403), Unauthorized("who?", status=401)])
 @in_virtual_time
 async def test_missing_rights_are_logged_with_the_resource_and_an_alternative(pki: Pki, error: ClusterError) -> None:
     """The engine logs which resource it may not create, and retries later."""
-    office = Office(granting(pki, lambda: office))
-    office.upper.answer("create", error)
+    office = CertificateRequesterHarness(granting(pki, lambda: office))
+    office.upper.queue_responses("create", error)
     async with office.running():
         await asyncio.sleep(REFUSED_SECONDS - 1)
         assert office.serving.issued(NODE) is None
         await asyncio.sleep(10)
         assert office.serving.issued(NODE) is not None
-    [words] = office.said("no serving certificate was issued")
-    assert "certificatesigningrequests" in str(words["do"])
-    assert "kubelet.tlsCertFile" in str(words["do"])
+    [entry] = office.log_entries("no serving certificate was issued")
+    assert "certificatesigningrequests" in str(entry["do"])
+    assert "kubelet.tlsCertFile" in str(entry["do"])
 
 
 @in_virtual_time
@@ -267,10 +267,10 @@ async def test_a_request_is_retried_while_the_upper_is_unreachable(pki: Pki) -> 
     granted = granting(pki, lambda: office)
 
     def decide(place: int, request: bytes) -> bytes | ClusterError:
-        return Unreachable("gone") if office.upper.looks < 3 else granted(place, request)
+        return Unreachable("gone") if office.upper.reads < 3 else granted(place, request)
 
-    office = Office(decide)
-    office.upper.answer("create", Unreachable("gone"), Unreachable("gone"))
+    office = CertificateRequesterHarness(decide)
+    office.upper.queue_responses("create", Unreachable("gone"), Unreachable("gone"))
     async with office.running():
         await asyncio.sleep(60)
     assert office.serving.issued(NODE) is not None
@@ -283,7 +283,7 @@ async def test_a_request_is_retried_while_the_upper_is_unreachable(pki: Pki) -> 
 @in_virtual_time
 async def test_a_request_with_a_lost_answer_is_not_sent_under_another_name(pki: Pki) -> None:
     """Such a request exists, so the requester reads it instead of creating a second one."""
-    office = Office(granting(pki, lambda: office))
+    office = CertificateRequesterHarness(granting(pki, lambda: office))
     office.upper.losing = True
     async with office.running():
         await asyncio.sleep(60)
@@ -294,7 +294,7 @@ async def test_a_request_with_a_lost_answer_is_not_sent_under_another_name(pki: 
 @in_virtual_time
 async def test_a_node_with_too_long_a_name_requests_no_certificate(pki: Pki) -> None:
     """Its name does not fit into a certificate, so the log names the value to set instead."""
-    office = Office(granting(pki, lambda: office))
+    office = CertificateRequesterHarness(granting(pki, lambda: office))
     await office.enrolment.run("n" * (LONGEST_NODE + 1))
     assert office.upper.requests == []
     assert "kubelet.tlsCertFile" in str(office.log.entries)
@@ -303,7 +303,7 @@ async def test_a_node_with_too_long_a_name_requests_no_certificate(pki: Pki) -> 
 @in_virtual_time
 async def test_an_issued_certificate_is_kept_while_the_node_is_not_served(pki: Pki) -> None:
     """A node that is served again uses its certificate and requests no other."""
-    office = Office(granting(pki, lambda: office))
+    office = CertificateRequesterHarness(granting(pki, lambda: office))
     async with office.running():
         await asyncio.sleep(10)
     office.serving.forget(NODE)

@@ -7,7 +7,18 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 
 import pytest
-from kubelet_lab import NODE, PATIENCE, QUICK, Head, Lab, Script, Stream, leak_watch, request, until
+from kubelet_lab import (
+    NODE,
+    PATIENCE,
+    QUICK,
+    ConnectionScript,
+    HttpHead,
+    HttpStream,
+    KubeletApiHarness,
+    leak_watch,
+    request,
+    wait_until,
+)
 from kubelet_pki import Pki
 
 from bench.faults.hostile.pieces import Deaf, Piece, Reset, Stall, Wait
@@ -49,10 +60,10 @@ BROKEN = ("log-chunk-beyond-counting", "log-chunk-lies", "log-reset", "log-endle
 ENDLESS = ("log-endless", "log-gigantic-chunk", "log-tiny-chunks", "log-stalls")
 
 
-def hostile(way: str) -> Script:
+def hostile(way: str) -> ConnectionScript:
     """Return the script of a lower that behaves in this way."""
 
-    async def script(head: Head, stream: Stream) -> None:
+    async def script(head: HttpHead, stream: HttpStream) -> None:
         method, target, _ = head.first.split(" ")
         for piece in WAYS[way].play(asked("", method, target, b"")):
             await _send(piece, stream)
@@ -60,14 +71,14 @@ def hostile(way: str) -> Script:
     return script
 
 
-async def _send(piece: Piece, stream: Stream) -> None:
+async def _send(piece: Piece, stream: HttpStream) -> None:
     match piece:
         case bytes():
             await stream.send(piece)
         case Wait(seconds):
             await asyncio.sleep(seconds)
         case Stall():
-            await stream.to_end()
+            await stream.read_to_end()
             raise OSError
         case Deaf():
             stream.stop_reading()
@@ -79,9 +90,9 @@ async def _send(piece: Piece, stream: Stream) -> None:
             raise OSError
 
 
-async def called(lab: Lab, way: str) -> Stream:
+async def called(kubelet_api: KubeletApiHarness, way: str) -> HttpStream:
     """Request a log or an exec."""
-    stream = await lab.connect(lab.pki.apiserver)
+    stream = await kubelet_api.connect(kubelet_api.pki.apiserver)
     await stream.send(request(LOG) if way in LOGS else request(EXEC, *SPDY))
     return stream
 
@@ -92,40 +103,42 @@ def test_every_hostile_way_is_tested() -> None:
 
 
 @pytest.mark.parametrize("way", REFUSALS)
-async def test_the_caller_gets_an_error_that_describes_the_lowers_fault(lab: Lab, way: str) -> None:
+async def test_the_caller_gets_an_error_that_describes_the_lowers_fault(
+    kubelet_api: KubeletApiHarness, way: str
+) -> None:
     """It arrives in bounded time with a status and a message, and contains nothing that the lower sent before it."""
-    lab.lower.script = hostile(way)
-    status, words = REFUSALS[way]
-    stream = await called(lab, way)
+    kubelet_api.lower.script = hostile(way)
+    status, message = REFUSALS[way]
+    stream = await called(kubelet_api, way)
     async with asyncio.timeout(PATIENCE):
-        head, rest = await stream.head(), await stream.to_end()
+        head, rest = await stream.head(), await stream.read_to_end()
     await stream.close()
     assert head.status == status
-    assert words in rest
+    assert message in rest
     assert BEFORE not in rest
     assert len(rest) < 10_000
-    assert len(lab.lower.heads) == 1
-    await until(lambda: lab.server.streams() == {NODE: 0})
+    assert len(kubelet_api.lower.heads) == 1
+    await wait_until(lambda: kubelet_api.server.streams() == {NODE: 0})
 
 
 @pytest.mark.parametrize("way", BROKEN)
-async def test_a_log_that_breaks_off_has_no_final_chunk(lab: Lab, way: str) -> None:
+async def test_a_log_that_breaks_off_has_no_final_chunk(kubelet_api: KubeletApiHarness, way: str) -> None:
     """The caller receives what arrived, and recognizes by the missing end that the log is incomplete."""
-    lab.lower.script = hostile(way)
-    stream = await called(lab, way)
+    kubelet_api.lower.script = hostile(way)
+    stream = await called(kubelet_api, way)
     async with asyncio.timeout(PATIENCE):
-        head, rest = await stream.head(), await stream.to_end()
+        head, rest = await stream.head(), await stream.read_to_end()
     await stream.close()
     assert head.status == 200
     assert not rest.endswith(b"0\r\n\r\n")
-    await until(lambda: lab.server.streams() == {NODE: 0})
+    await wait_until(lambda: kubelet_api.server.streams() == {NODE: 0})
 
 
 @pytest.mark.parametrize("way", [*ENDLESS, *(way for way in SWITCHES if way not in REFUSALS)])
-async def test_both_connections_close_when_the_caller_leaves(lab: Lab, way: str) -> None:
+async def test_both_connections_close_when_the_caller_leaves(kubelet_api: KubeletApiHarness, way: str) -> None:
     """This holds for a lower that sends without end, sends nothing, or does not read."""
-    lab.lower.script = hostile(way)
-    stream = await called(lab, way)
+    kubelet_api.lower.script = hostile(way)
+    stream = await called(kubelet_api, way)
     async with asyncio.timeout(PATIENCE):
         assert (await stream.head()).status in (101, 200)
         if way in EXECS:
@@ -133,23 +146,23 @@ async def test_both_connections_close_when_the_caller_leaves(lab: Lab, way: str)
                 async with asyncio.timeout(0.5):
                     await stream.send(b"what is typed" * 300_000)
     stream.writer.transport.abort()
-    await until(lambda: lab.server.streams() == {NODE: 0})
+    await wait_until(lambda: kubelet_api.server.streams() == {NODE: 0})
     async with asyncio.timeout(PATIENCE):
-        await until(lambda: not lab.server._listeners[NODE].node_server.connections)
+        await wait_until(lambda: not kubelet_api.server._listeners[NODE].node_server.connections)
 
 
-async def test_a_slow_reader_holds_back_a_flood_of_the_lower(lab: Lab) -> None:
+async def test_a_slow_reader_holds_back_a_flood_of_the_lower(kubelet_api: KubeletApiHarness) -> None:
     """The data waits in the kernel, so the lower's sending stops soon after the reader does."""
     sent = 0
 
-    async def script(head: Head, stream: Stream) -> None:
+    async def script(head: HttpHead, stream: HttpStream) -> None:
         nonlocal sent
         for piece in WAYS["exec-flood"].play(asked("", "GET", "/", b"")):
             await _send(piece, stream)
             sent += len(piece) if isinstance(piece, bytes) else 0
 
-    lab.lower.script = script
-    stream = await called(lab, "exec-flood")
+    kubelet_api.lower.script = script
+    stream = await called(kubelet_api, "exec-flood")
     assert (await stream.head()).status == 101
     stream.stop_reading()
     known = -1
@@ -158,7 +171,7 @@ async def test_a_slow_reader_holds_back_a_flood_of_the_lower(lab: Lab) -> None:
             await asyncio.sleep(0.5)
     assert sent < 32 << 20
     stream.writer.transport.abort()
-    await until(lambda: lab.server.streams() == {NODE: 0})
+    await wait_until(lambda: kubelet_api.server.streams() == {NODE: 0})
 
 
 Follow = Callable[[str, str], Awaitable[int]]
@@ -170,15 +183,20 @@ async def two_nodes(pki: Pki, streams: int, portion: StreamShares) -> AsyncItera
 
     The function returns the status of the request. All streams are closed at the end.
     """
-    async with leak_watch(), Lab(pki, QUICK._replace(waiting=64, streams=streams, portion=portion)) as lab:
-        lab.lower.script = hostile("log-stalls")
-        lab.pods.targets["shop", "api"] = lab.pods.targets["shop", "web"]
-        lab.upper.rights |= {(user, verb, rest, "virtual-b") for user, verb, rest, _ in set(lab.upper.rights)}
-        await lab.serve("virtual-b")
+    async with (
+        leak_watch(),
+        KubeletApiHarness(pki, QUICK._replace(waiting=64, streams=streams, portion=portion)) as kubelet_api,
+    ):
+        kubelet_api.lower.script = hostile("log-stalls")
+        kubelet_api.pods.targets["shop", "api"] = kubelet_api.pods.targets["shop", "web"]
+        kubelet_api.upper.rights |= {
+            (user, verb, rest, "virtual-b") for user, verb, rest, _ in set(kubelet_api.upper.rights)
+        }
+        await kubelet_api.serve("virtual-b")
         open_streams = []
 
         async def follow(pod: str, node: str) -> int:
-            stream = await lab.connect(pki.apiserver, node)
+            stream = await kubelet_api.connect(pki.apiserver, node)
             open_streams.append(stream)
             await stream.send(request(f"GET /containerLogs/shop/{pod}/main?follow=true"))
             return (await stream.head()).status
@@ -186,7 +204,7 @@ async def two_nodes(pki: Pki, streams: int, portion: StreamShares) -> AsyncItera
         yield follow
         for stream in open_streams:
             stream.writer.transport.abort()
-        await until(lambda: lab.server.streams() == {NODE: 0, "virtual-b": 0})
+        await wait_until(lambda: kubelet_api.server.streams() == {NODE: 0, "virtual-b": 0})
 
 
 async def test_one_pod_or_one_node_cannot_use_all_streams_of_a_user(pki: Pki) -> None:

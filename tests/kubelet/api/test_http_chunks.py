@@ -21,7 +21,7 @@ def taken(body: bytes, cuts: list[int]) -> tuple[bytes, bool]:
     return content, chunks.ended
 
 
-def told(body: bytes) -> bytes:
+def parsed_by_h11(body: bytes) -> bytes:
     """Return the content of a body as parsed by h11."""
     reader = h11.Connection(h11.CLIENT)
     reader.send(h11.Request(method="GET", target="/", headers=[("host", "a")]))
@@ -43,7 +43,7 @@ def test_content_is_decoded_however_the_body_is_split(contents: list[bytes], cut
 @given(CONTENTS)
 def test_encoded_chunks_are_decoded_by_h11(contents: list[bytes]) -> None:
     """Another HTTP parser finds the same content in the chunks that are sent."""
-    assert told(b"".join(map(chunk, contents)) + b"0\r\n\r\n") == b"".join(contents)
+    assert parsed_by_h11(b"".join(map(chunk, contents)) + b"0\r\n\r\n") == b"".join(contents)
 
 
 def test_the_available_part_of_a_chunk_is_returned_immediately() -> None:

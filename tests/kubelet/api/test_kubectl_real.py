@@ -8,9 +8,9 @@ from datetime import UTC, datetime, timedelta
 import orjson
 import pytest
 from kubelet_crowd import crowd
-from kubelet_lab import NamedPods, Notes, Stream, leak_watch, request, until
+from kubelet_lab import HttpStream, NamedPods, RecordingLogger, leak_watch, request, wait_until
 from kubelet_pki import Authority, Identity, load
-from kubelet_twins import CONTAINER, LOWER, POD, SPDY, WEBSOCKET, Twins, digest
+from kubelet_twins import CONTAINER, LOWER, POD, SPDY, WEBSOCKET, TwinPods, digest
 
 from tensile.kube.client import HttpCluster
 from tensile.kube.credentials import from_kubeconfig
@@ -37,13 +37,13 @@ WAYS = pytest.mark.parametrize(
 AUTHORITIES = Ref(UPPER, CONFIG_MAP, "kube-system", "extension-apiserver-authentication")
 
 
-def seats(twins: Twins, pods: dict[str, NamedPods]) -> dict[str, NodeEndpoint]:
+def seats(twins: TwinPods, pods: dict[str, NamedPods]) -> dict[str, NodeEndpoint]:
     """Return the endpoints of the two nodes with the given pods of each."""
     return {node: NodeEndpoint(("127.0.0.1", twins.ports[kind]), pods[kind]) for kind, node in twins.nodes.items()}
 
 
 @pytest.fixture
-async def server(twins: Twins) -> AsyncIterator[KubeletServer]:
+async def server(twins: TwinPods) -> AsyncIterator[KubeletServer]:
     """Serve the kubelet API of both nodes as the engine does; afterwards no task and no descriptor may be left."""
     async with leak_watch():
         upper = HttpCluster(UPPER, await from_kubeconfig(twins.directory / "upper.kubeconfig"))
@@ -52,7 +52,7 @@ async def server(twins: Twins) -> AsyncIterator[KubeletServer]:
         async def authority() -> str:
             return str(orjson.loads(await upper.read(AUTHORITIES))["data"]["client-ca-file"])
 
-        log = Notes()
+        log = RecordingLogger()
         files = ServingFiles(twins.directory / "kubelet.crt", twins.directory / "kubelet.key")
         serving = ServingCertificate(log, "127.0.0.1", files)
         reviews = Authenticator(upper, log), Authorizer(upper, log)
@@ -68,7 +68,7 @@ async def server(twins: Twins) -> AsyncIterator[KubeletServer]:
 
 @WAYS
 async def test_exec_returns_output_errors_and_exit_code(
-    twins: Twins, server: KubeletServer, pod: str, speaks: str
+    twins: TwinPods, server: KubeletServer, pod: str, speaks: str
 ) -> None:
     """Kubectl receives stdout, stderr and a non-zero exit code by every protocol."""
     done = await twins.run("exec", pod, "--", "sh", "-c", "echo out; echo err >&2; exit 3", speaks=speaks)
@@ -78,7 +78,7 @@ async def test_exec_returns_output_errors_and_exit_code(
 
 
 @WAYS
-async def test_exec_forwards_standard_input(twins: Twins, server: KubeletServer, pod: str, speaks: str) -> None:
+async def test_exec_forwards_standard_input(twins: TwinPods, server: KubeletServer, pod: str, speaks: str) -> None:
     """Piped input reaches the command completely, and its output comes back."""
     content = b"".join(b"line %d\n" % number for number in range(50_000))
     done = await twins.run("exec", "-i", pod, "--", "cat", speaks=speaks, stdin=content)
@@ -87,7 +87,7 @@ async def test_exec_forwards_standard_input(twins: Twins, server: KubeletServer,
 
 
 @WAYS
-async def test_large_output_arrives_exactly(twins: Twins, server: KubeletServer, pod: str, speaks: str) -> None:
+async def test_large_output_arrives_exactly(twins: TwinPods, server: KubeletServer, pod: str, speaks: str) -> None:
     """100 MB by WebSocket, or 10 MB by SPDY, arrive byte by byte as the command wrote them.
 
     The command ends when all of it has been read, because apiservers close SPDY connections without waiting for the
@@ -111,7 +111,7 @@ async def test_large_output_arrives_exactly(twins: Twins, server: KubeletServer,
     assert process.returncode == 0
 
 
-async def test_an_exec_of_an_unknown_command_fails_as_on_the_lower(twins: Twins, server: KubeletServer) -> None:
+async def test_an_exec_of_an_unknown_command_fails_as_on_the_lower(twins: TwinPods, server: KubeletServer) -> None:
     """Kubectl gets the same exit code as against the lower directly, and the error names the command."""
     through = await twins.run("exec", WEBSOCKET, "--", "/no/such/command")
     direct = await twins.run("exec", POD, "--", "/no/such/command", cluster=LOWER)
@@ -119,7 +119,7 @@ async def test_an_exec_of_an_unknown_command_fails_as_on_the_lower(twins: Twins,
     assert "/no/such/command" in through.err
 
 
-def write_log(twins: Twins, lines: int) -> None:
+def write_log(twins: TwinPods, lines: int) -> None:
     """Write a log whose lines are a minute apart, the last one a minute old."""
     now = datetime.now(UTC)
     stamps = ((now - timedelta(minutes=lines - number)).isoformat().replace("+00:00", "Z") for number in range(lines))
@@ -140,7 +140,7 @@ def write_log(twins: Twins, lines: int) -> None:
     ],
 )
 async def test_each_flag_of_kubectl_logs_returns_the_same_as_on_the_lower(
-    twins: Twins, server: KubeletServer, flags: list[str], lines: int
+    twins: TwinPods, server: KubeletServer, flags: list[str], lines: int
 ) -> None:
     """The output and exit code equal those of kubectl logs against the lower directly."""
     write_log(twins, 200)
@@ -150,7 +150,7 @@ async def test_each_flag_of_kubectl_logs_returns_the_same_as_on_the_lower(
     assert (through.code, through.out.count(b"\n")) == (0, lines)
 
 
-async def test_logs_since_time_returns_the_lines_after_that_time(twins: Twins, server: KubeletServer) -> None:
+async def test_logs_since_time_returns_the_lines_after_that_time(twins: TwinPods, server: KubeletServer) -> None:
     """Kubectl logs --since-time returns only the lines written after that time."""
     write_log(twins, 200)
     since = (datetime.now(UTC) - timedelta(minutes=10, seconds=30)).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -158,7 +158,7 @@ async def test_logs_since_time_returns_the_lines_after_that_time(twins: Twins, s
     assert through.out == b"".join(b"line %d\n" % number for number in range(190, 200))
 
 
-async def test_logs_follow_delivers_each_line_immediately(twins: Twins, server: KubeletServer) -> None:
+async def test_logs_follow_delivers_each_line_immediately(twins: TwinPods, server: KubeletServer) -> None:
     """With -f each line arrives before the next is written, and the stream ends when kubectl is killed."""
     write_log(twins, 1)
     process = await twins.start("logs", "-f", WEBSOCKET)
@@ -172,10 +172,10 @@ async def test_logs_follow_delivers_each_line_immediately(twins: Twins, server: 
         assert server.streams()[twins.nodes[WEBSOCKET]] == 1
         process.kill()
         await process.communicate()
-        await until(lambda: set(server.streams().values()) == {0})
+        await wait_until(lambda: set(server.streams().values()) == {0})
 
 
-async def test_a_pod_without_a_lower_pod_gets_not_found(twins: Twins, server: KubeletServer) -> None:
+async def test_a_pod_without_a_lower_pod_gets_not_found(twins: TwinPods, server: KubeletServer) -> None:
     """Logs and exec of an upper pod that is not mirrored fail, and nothing is sent to the lower."""
     begun = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     await server.serve(seats(twins, {kind: NamedPods() for kind in twins.nodes}))
@@ -184,13 +184,13 @@ async def test_a_pod_without_a_lower_pod_gets_not_found(twins: Twins, server: Ku
     assert (logs.code, done.code) == (1, 1)
     assert "NotFound" in logs.err
     assert "is not on node" in done.err
-    assert twins.requests_below(begun) == 0
+    assert twins.count_lower_requests(begun) == 0
 
 
 @pytest.mark.parametrize("kind", ["idle", "half a handshake"])
 @pytest.mark.parametrize("hosts", [("127.0.0.1",), SEVERAL], ids=["one", "several"])
 async def test_floods_of_connections_to_the_port_do_not_delay_logs(
-    twins: Twins, server: KubeletServer, kind: str, hosts: tuple[str, ...]
+    twins: TwinPods, server: KubeletServer, kind: str, hosts: tuple[str, ...]
 ) -> None:
     """Logs arrive in time despite 600 waiting connections, even from the apiserver's own address."""
     write_log(twins, 1)
@@ -203,7 +203,7 @@ async def test_floods_of_connections_to_the_port_do_not_delay_logs(
 
 
 @pytest.mark.parametrize("speaks", [WEBSOCKET, SPDY])
-async def test_port_forward_reaches_the_lower_pod(twins: Twins, server: KubeletServer, speaks: str) -> None:
+async def test_port_forward_reaches_the_lower_pod(twins: TwinPods, server: KubeletServer, speaks: str) -> None:
     """Kubectl port-forward through the upper cluster carries bytes in both directions."""
 
     async def shout(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -229,15 +229,15 @@ async def forwarded(process: asyncio.subprocess.Process, line: bytes) -> bytes:
     assert process.stdout
     first = (await process.stdout.readline()).decode()
     near = first.split("127.0.0.1:")[1].split()[0]
-    stream = Stream(*await asyncio.open_connection("127.0.0.1", int(near)))
+    stream = HttpStream(*await asyncio.open_connection("127.0.0.1", int(near)))
     try:
         await stream.send(line)
-        return await stream.to_end()
+        return await stream.read_to_end()
     finally:
         await stream.close()
 
 
-def client(twins: Twins, identity: Identity | None) -> ssl.SSLContext:
+def client(twins: TwinPods, identity: Identity | None) -> ssl.SSLContext:
     """Return the TLS context of a client that connects to a node directly."""
     context = ssl.create_default_context(cafile=str(twins.directory / "upper" / "pki" / "ca.crt"))
     if identity is not None:
@@ -245,13 +245,13 @@ def client(twins: Twins, identity: Identity | None) -> ssl.SSLContext:
     return context
 
 
-async def status(twins: Twins, tls: ssl.SSLContext, first: str, *fields: str) -> int:
+async def status(twins: TwinPods, tls: ssl.SSLContext, first: str, *fields: str) -> int:
     """Send a request to a node directly and return the status, or 0 if TLS already failed."""
     try:
         connection = await asyncio.open_connection("127.0.0.1", twins.ports[SPDY], ssl=tls)
     except OSError:
         return 0
-    stream = Stream(*connection)
+    stream = HttpStream(*connection)
     try:
         await stream.send(request(first, *fields))
         return (await stream.head()).status
@@ -261,10 +261,10 @@ async def status(twins: Twins, tls: ssl.SSLContext, first: str, *fields: str) ->
         await stream.close()
 
 
-async def test_unauthorized_clients_get_401_403_or_a_tls_failure(twins: Twins, server: KubeletServer) -> None:
+async def test_unauthorized_clients_get_401_403_or_a_tls_failure(twins: TwinPods, server: KubeletServer) -> None:
     """Without credentials it is 401, without rights 403, with another CA TLS fails; nothing reaches the lower."""
     begun = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-    token = twins.must("upper", "-n", twins.namespace, "create", "token", "default").strip()
+    token = twins.check_output("upper", "-n", twins.namespace, "create", "token", "default").strip()
     logs = f"GET /containerLogs/{twins.namespace}/{SPDY}/{CONTAINER}"
     run = f"POST /exec/{twins.namespace}/{SPDY}/{CONTAINER}?output=1&command=id"
     upgrade = ("Connection: Upgrade", "Upgrade: SPDY/3.1")
@@ -274,6 +274,6 @@ async def test_unauthorized_clients_get_401_403_or_a_tls_failure(twins: Twins, s
         assert await status(twins, client(twins, None), first, "Authorization: Bearer x.y.z", *upgrade) == 401
         assert await status(twins, client(twins, None), first, f"Authorization: Bearer {token}", *upgrade) == 403
         assert await status(twins, client(twins, foreign), first, *upgrade) == 0
-    assert twins.requests_below(begun) == 0
+    assert twins.count_lower_requests(begun) == 0
     assert (await twins.run("logs", SPDY)).code == 0
-    assert twins.requests_below(begun) > 0
+    assert twins.count_lower_requests(begun) > 0

@@ -15,9 +15,9 @@ import kubelet_rights
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
-from kubelet_lab import NamedPods, Notes, Stream, leak_watch, request
+from kubelet_lab import HttpStream, NamedPods, RecordingLogger, leak_watch, request
 from kubelet_pki import Identity, load
-from kubelet_rights import ADMITTED, ANOTHER, GROUPS, SOMEONE, TLS, WEBSOCKET, Case, Someone
+from kubelet_rights import ADMITTED, CALLERS, GROUPS, OTHER_NODE, TLS, WEBSOCKET, Caller, RightsCase
 
 from tensile.kube.client import HttpCluster
 from tensile.kube.credentials import from_kubeconfig
@@ -38,14 +38,14 @@ AT_ONCE = 16
 RBAC = "rbac.authorization.k8s.io"
 
 
-class Shown(NamedTuple):
+class Credentials(NamedTuple):
     """The credentials of an identity: the TLS context of its connections, and the header fields of its requests."""
 
     tls: ssl.SSLContext
     fields: tuple[str, ...]
 
 
-class People:
+class CallersInCluster:
     """The identities of the table in a real upper cluster, with the rights that the table gives them."""
 
     def __init__(self, sandbox: "Sandbox") -> None:
@@ -60,10 +60,10 @@ class People:
             "bad certificate": authority("strangers", now),
         }
 
-    def create(self) -> dict[str, Shown]:
+    def create(self) -> dict[str, Credentials]:
         """Create accounts and rights, and return the credentials of each identity by its title."""
         self._kubectl("create", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": self._all()}))
-        return {each.title: self._shown(place, each) for place, each in enumerate(SOMEONE)}
+        return {each.title: self._shown(place, each) for place, each in enumerate(CALLERS)}
 
     def delete(self) -> None:
         """Delete all of them."""
@@ -81,21 +81,21 @@ class People:
 
     def _all(self) -> list[dict[str, Any]]:
         items = [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.name}}]
-        for place, each in enumerate(SOMEONE):
-            if each.shows == "token":
+        for place, each in enumerate(CALLERS):
+            if each.credential == "token":
                 account = {"name": f"someone-{place}", "namespace": self.name}
                 items.append({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account})
             if each.grants and not each.group:
                 items += self._rights(place, each)
         return items
 
-    def _rights(self, place: int, someone: Someone) -> Iterator[dict[str, Any]]:
+    def _rights(self, place: int, someone: Caller) -> Iterator[dict[str, Any]]:
         name = f"{self.name}-{place}"
         if not someone.role:
-            rules = [self._rule(grant.verb, grant.subresources, someone.on) for grant in someone.grants]
+            rules = [self._rule(grant.verb, grant.subresources, someone.node) for grant in someone.grants]
             yield {"apiVersion": f"{RBAC}/v1", "kind": "ClusterRole", "metadata": {"name": name}, "rules": rules}
         subject: dict[str, Any] = {"kind": "User", "name": name, "apiGroup": RBAC}
-        if someone.shows == "token":
+        if someone.credential == "token":
             subject = {"kind": "ServiceAccount", "name": f"someone-{place}", "namespace": self.name}
         yield {
             "apiVersion": f"{RBAC}/v1",
@@ -108,20 +108,20 @@ class People:
     def _rule(self, verb: str, subresources: tuple[str, ...], on: str) -> dict[str, Any]:
         resources = [f"nodes/{each}" if each else "nodes" for each in subresources]
         rule: dict[str, Any] = {"apiGroups": [""], "resources": resources, "verbs": [verb]}
-        return rule | ({"resourceNames": [f"{self.name}-{ANOTHER}"]} if on else {})
+        return rule | ({"resourceNames": [f"{self.name}-{OTHER_NODE}"]} if on else {})
 
-    def _shown(self, place: int, someone: Someone) -> Shown:
+    def _shown(self, place: int, someone: Caller) -> Credentials:
         tls = ssl.create_default_context(cafile=str(self.pki / "ca.crt"))
-        if someone.shows in self._signers:
+        if someone.credential in self._signers:
             user, groups = someone.user or f"{self.name}-{place}", (someone.group,) if someone.group else ()
-            pair = self._signers[someone.shows].issue(user, groups)
+            pair = self._signers[someone.credential].issue(user, groups)
             load(tls, Identity(pair.certificate, pair.key))
-        return Shown(tls, self._fields(place, someone))
+        return Credentials(tls, self._fields(place, someone))
 
-    def _fields(self, place: int, someone: Someone) -> tuple[str, ...]:
-        if someone.shows == "bad token":
+    def _fields(self, place: int, someone: Caller) -> tuple[str, ...]:
+        if someone.credential == "bad token":
             return ("Authorization: Bearer x.y.z",)
-        if someone.shows == "token":
+        if someone.credential == "token":
             token = self._kubectl("-n", self.name, "create", "token", f"someone-{place}")
             return (f"Authorization: Bearer {token.strip()}",)
         return ()
@@ -133,19 +133,19 @@ class People:
 
 
 @pytest.fixture(scope="module")
-def people(sandbox: "Sandbox") -> Iterator[tuple[People, dict[str, Shown]]]:
+def people(sandbox: "Sandbox") -> Iterator[tuple[CallersInCluster, dict[str, Credentials]]]:
     """Create every identity of the table in the shared upper cluster."""
-    made = People(sandbox)
+    made = CallersInCluster(sandbox)
     yield made, made.create()
     made.delete()
 
 
 @asynccontextmanager
-async def served(people: People) -> AsyncIterator[int]:
+async def served(people: CallersInCluster) -> AsyncIterator[int]:
     """Serve one node without pods, with the reviews of the real cluster; yield its port."""
     directory: Path = people.sandbox.directory
     upper = HttpCluster(UPPER, await from_kubeconfig(directory / "upper.kubeconfig"))
-    log = Notes()
+    log = RecordingLogger()
     gate = RequestAuth(
         ServingCertificate(log, "127.0.0.1", ServingFiles(directory / "kubelet.crt", directory / "kubelet.key")),
         ClientCA(log, people.pki / "ca.crt"),
@@ -161,12 +161,12 @@ async def served(people: People) -> AsyncIterator[int]:
         await upper.close()
 
 
-async def told(port: int, shown: Shown, case: Case) -> tuple[str, int]:
+async def request_outcome(port: int, shown: Credentials, case: RightsCase) -> tuple[str, int]:
     """Make one request, and return its outcome in the terms of the table and its status (0: no TLS)."""
     method = "GET" if case.method == WEBSOCKET else case.method
     upgrade = ("Connection: Upgrade", "Upgrade: websocket") if case.method == WEBSOCKET else ()
     try:
-        stream = Stream(*await asyncio.open_connection("127.0.0.1", port, ssl=shown.tls))
+        stream = HttpStream(*await asyncio.open_connection("127.0.0.1", port, ssl=shown.tls))
     except OSError:
         return TLS, 0
     try:
@@ -179,24 +179,24 @@ async def told(port: int, shown: Shown, case: Case) -> tuple[str, int]:
     return (str(status) if status in {401, 403} else ADMITTED), status
 
 
-async def tried(people: People, everyone: dict[str, Shown]) -> list[tuple[Case, str, int]]:
+async def tried(people: CallersInCluster, everyone: dict[str, Credentials]) -> list[tuple[RightsCase, str, int]]:
     """Make every request of the table, several at a time."""
     places = asyncio.Semaphore(AT_ONCE)
 
-    async def one(port: int, case: Case) -> tuple[Case, str, int]:
+    async def one(port: int, case: RightsCase) -> tuple[RightsCase, str, int]:
         async with places:
-            return case, *await told(port, everyone[case.someone.title], case)
+            return case, *await request_outcome(port, everyone[case.caller.title], case)
 
     async with leak_watch(), served(people) as port:
         return await asyncio.gather(*(one(port, case) for case in kubelet_rights.cases()))
 
 
 @pytest.mark.real
-def test_every_identity_gets_the_outcome_in_the_table(people: tuple[People, dict[str, Shown]]) -> None:
+def test_every_identity_gets_the_outcome_in_the_table(people: tuple[CallersInCluster, dict[str, Credentials]]) -> None:
     """Over 1,000 requests end as documented, and admitted ones get no 5xx, only 200, 400, 404 or 405."""
     found = asyncio.run(tried(*people))
     wrong = [
-        f"{case.someone.title}: {case.method} {case.path}: {status}"
+        f"{case.caller.title}: {case.method} {case.path}: {status}"
         for case, out, status in found
         if out != case.outcome
     ]

@@ -34,8 +34,8 @@ def test_exec_translates_streams_and_keeps_the_command() -> None:
 
 def test_a_terminal_requests_no_stderr() -> None:
     """With tty, stderr is not requested, as by the kubelet."""
-    asked = dict(pairs(attach_query((*STREAMS, ("tty", "1")), "main")))
-    assert asked == {"stdin": "true", "stdout": "true", "tty": "true", "container": "main"}
+    query = dict(pairs(attach_query((*STREAMS, ("tty", "1")), "main")))
+    assert query == {"stdin": "true", "stdout": "true", "tty": "true", "container": "main"}
 
 
 @pytest.mark.parametrize(

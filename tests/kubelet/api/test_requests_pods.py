@@ -5,7 +5,18 @@ from typing import Any
 import orjson
 import pytest
 from stagekit import FaultyCluster
-from worldkit import NOW, OWNER_HERE, STRANGER, A, home, marked, put, twin, upper_pod, world
+from worldkit import (
+    NOW,
+    OWNER_HERE,
+    STRANGER,
+    A,
+    add_namespace,
+    make_lower_pod,
+    make_upper_pod,
+    make_world,
+    put,
+    with_owner_marks,
+)
 
 from tensile.kubelet.api.requests import EmptyPodLister, MirroredPods
 from tensile.objects import Manifest
@@ -16,12 +27,12 @@ CLUSTER = FaultyCluster(A, ends_pods=True, now=lambda: NOW)
 
 def lower(*below: Manifest) -> LowerWorld:
     """Return a lower with an upper pod bound to its node, and the given lower pods."""
-    here = world()
-    home(here)
-    put(here.lowers[A].upper_pods, upper_pod())
+    world = make_world()
+    add_namespace(world)
+    put(world.lowers[A].upper_pods, make_upper_pod())
     for pod in below:
-        put(here.lowers[A].pods, pod)
-    return here.lowers[A]
+        put(world.lowers[A].pods, pod)
+    return world.lowers[A]
 
 
 def pods(of: LowerWorld, cluster: Any = CLUSTER) -> MirroredPods:
@@ -31,19 +42,19 @@ def pods(of: LowerWorld, cluster: Any = CLUSTER) -> MirroredPods:
 
 def test_a_mirrored_pod_is_found_by_its_upper_name() -> None:
     """The target contains its cluster's connection, and its namespace and name there."""
-    target = pods(lower(twin(upper_pod()))).locate("default", "web")
+    target = pods(lower(make_lower_pod(make_upper_pod()))).locate("default", "web")
     assert target is not None
     assert (target.cluster, target.namespace, target.name) == (CLUSTER, "default", "web")
 
 
 def test_containers_of_every_kind_are_known() -> None:
     """The containers are those of the upper pod, because a new one is there before it is in the lower pod."""
-    pod = upper_pod()
+    pod = make_upper_pod()
     pod["spec"]["initContainers"] = [{"name": "first"}]
     pod["spec"]["ephemeralContainers"] = [{"name": "probe"}]
-    here = lower(twin(upper_pod()))
-    put(here.upper_pods, pod)
-    target = pods(here).locate("default", "web")
+    lower_state = lower(make_lower_pod(make_upper_pod()))
+    put(lower_state.upper_pods, pod)
+    target = pods(lower_state).locate("default", "web")
     assert target is not None
     assert target.containers == {"main", "first", "probe"}
 
@@ -52,9 +63,9 @@ def test_containers_of_every_kind_are_known() -> None:
     "below",
     [
         (),
-        (marked(upper_pod(uid="theirs"), "Pod-web", STRANGER),),
-        (marked(upper_pod(uid="theirs"), ""),),
-        (twin(upper_pod(uid="older")),),
+        (with_owner_marks(make_upper_pod(uid="theirs"), "Pod-web", STRANGER),),
+        (with_owner_marks(make_upper_pod(uid="theirs"), ""),),
+        (make_lower_pod(make_upper_pod(uid="older")),),
     ],
     ids=["nothing", "another owner's", "label alone", "an older pod's"],
 )
@@ -67,21 +78,21 @@ def test_pods_not_mirrored_by_this_topology_are_not_served(below: tuple[Manifest
 
 def test_a_lower_pod_without_its_upper_pod_is_not_served() -> None:
     """Rights on upper pods of a name must not open a leftover lower pod of another upper pod."""
-    found = pods(lower(twin(upper_pod()), twin(upper_pod("orphan"))))
+    found = pods(lower(make_lower_pod(make_upper_pod()), make_lower_pod(make_upper_pod("orphan"))))
     assert found.locate("default", "orphan") is None
     assert [pod["metadata"]["name"] for pod in orjson.loads(found.listed())["items"]] == ["web"]
 
 
 def test_pods_are_listed_but_not_served_without_a_connection() -> None:
     """Without a connection no target is found, and the list is complete."""
-    found = pods(lower(twin(upper_pod())), None)
+    found = pods(lower(make_lower_pod(make_upper_pod())), None)
     assert found.locate("default", "web") is None
     assert len(orjson.loads(found.listed())["items"]) == 1
 
 
 def test_pods_are_listed_as_in_the_upper_cluster() -> None:
     """The answer is a v1 PodList, and its pods have their upper UIDs."""
-    listed = orjson.loads(pods(lower(twin(upper_pod()))).listed())
+    listed = orjson.loads(pods(lower(make_lower_pod(make_upper_pod()))).listed())
     assert (listed["kind"], listed["apiVersion"]) == ("PodList", "v1")
     assert [pod["metadata"]["uid"] for pod in listed["items"]] == ["Pod-web"]
 
@@ -96,7 +107,7 @@ def test_only_pods_with_a_running_container_are_running() -> None:
     """A mirrored pod without a running container, or a pod of another owner, does not count."""
     state = {"running": {"startedAt": "2026-03-01T11:00:00Z"}}
     status = {"phase": "Running", "containerStatuses": [{"name": "main", "state": state}]}
-    assert [one.uid for one in pods(lower(twin(upper_pod(), status))).running()] == ["Pod-web"]
-    assert pods(lower(twin(upper_pod()))).running() == []
-    assert pods(lower(marked(upper_pod(uid="theirs"), "Pod-web", STRANGER))).running() == []
+    assert [one.uid for one in pods(lower(make_lower_pod(make_upper_pod(), status))).running()] == ["Pod-web"]
+    assert pods(lower(make_lower_pod(make_upper_pod()))).running() == []
+    assert pods(lower(with_owner_marks(make_upper_pod(uid="theirs"), "Pod-web", STRANGER))).running() == []
     assert EmptyPodLister().running() == []

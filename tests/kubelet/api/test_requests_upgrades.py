@@ -91,7 +91,7 @@ def test_a_lowers_error_keeps_its_status_and_names_the_lower(
     assert (refused.status, refused.message) == (expected_status, message)
 
 
-def told(reason: str, message: str, **more: Any) -> bytes:
+def status_object(reason: str, message: str, **more: Any) -> bytes:
     """Return a v1 Status."""
     return orjson.dumps({"kind": "Status", "reason": reason, "message": message, **more})
 
@@ -107,19 +107,27 @@ RUNTIME = {"details": {"causes": [{"message": "the runtime is down"}]}}
         (400, b'{"message": "Missing podID."}', '{"message": "Missing podID."}'),
         (
             400,
-            told("BadRequest", 'previous terminated container "main" not found'),
+            status_object("BadRequest", 'previous terminated container "main" not found'),
             'previous terminated container "main" not found',
         ),
-        (500, told("InternalError", "Internal error occurred: the runtime is down", **RUNTIME), "the runtime is down"),
+        (
+            500,
+            status_object("InternalError", "Internal error occurred: the runtime is down", **RUNTIME),
+            "the runtime is down",
+        ),
         (500, b"a\x1b[31m\r\nb", "a [31m  b"),
-        (404, told("NotFound", 'pods "web-0" not found'), 'lower-a: pods "web-0" not found'),
-        (500, told("", "Get https://10.0.0.1:10250: dial tcp"), "lower-a: Get https://10.0.0.1:10250: dial tcp"),
-        (500, told("InternalError", "Internal error occurred"), "lower-a: Internal error occurred"),
-        (500, told("InternalError", "odd", details={"causes": None}), "lower-a: odd"),
+        (404, status_object("NotFound", 'pods "web-0" not found'), 'lower-a: pods "web-0" not found'),
+        (
+            500,
+            status_object("", "Get https://10.0.0.1:10250: dial tcp"),
+            "lower-a: Get https://10.0.0.1:10250: dial tcp",
+        ),
+        (500, status_object("InternalError", "Internal error occurred"), "lower-a: Internal error occurred"),
+        (500, status_object("InternalError", "odd", details={"causes": None}), "lower-a: odd"),
         (500, b" \n", "lower-a: Internal Server Error"),
         (401, b"Unauthorized", "lower-a: Unauthorized"),
         (403, b"Forbidden (user=apiserver, verb=get)", "lower-a: Forbidden (user=apiserver, verb=get)"),
-        (403, told("Forbidden", "pods is forbidden"), "lower-a: pods is forbidden"),
+        (403, status_object("Forbidden", "pods is forbidden"), "lower-a: pods is forbidden"),
         (503, b"no healthy upstream", "lower-a: no healthy upstream"),
     ],
 )

@@ -3,7 +3,19 @@
 from collections.abc import Callable
 
 import pytest
-from worldkit import A, home, lose, marked, put, raised, thing, twin, upper_pod, world, written
+from worldkit import (
+    A,
+    add_namespace,
+    add_virtual_node,
+    make_lower_pod,
+    make_object,
+    make_upper_pod,
+    make_world,
+    put,
+    relist_without,
+    with_managed_fields,
+    with_owner_marks,
+)
 
 from tensile.kubelet.node.status import held_back, keys
 from tensile.names import DELETIONS_BLOCKED, STORE_RESTORED
@@ -16,53 +28,53 @@ HOLDS, RESTORED = Problem("DeletionLimitExceeded", "21 deletions"), Problem(STOR
 
 def node(reason: str = STORE_RESTORED, status: str = "True") -> Manifest:
     """Return a Node with the DeletionsBlocked condition."""
-    said = {"type": DELETIONS_BLOCKED, "status": status, "reason": reason, "message": "went back"}
-    return {**thing("Node", A, ""), "status": {"conditions": [said]}}
+    condition = {"type": DELETIONS_BLOCKED, "status": status, "reason": reason, "message": "went back"}
+    return {**make_object("Node", A, ""), "status": {"conditions": [condition]}}
 
 
 def orphaned(*, orphan: bool = True) -> World:
     """Return a world with a pod on both sides, or in the lower cluster only."""
-    here = world(more="controllers: [Service]\n")
-    home(here)
-    raised(here)
-    put(here.lowers[A].upper_pods, upper_pod())
-    put(here.lowers[A].pods, twin(upper_pod()))
+    world = make_world(more="controllers: [Service]\n")
+    add_namespace(world)
+    add_virtual_node(world)
+    put(world.lowers[A].upper_pods, make_upper_pod())
+    put(world.lowers[A].pods, make_lower_pod(make_upper_pod()))
     if orphan:
-        lose(here.lowers[A].upper_pods, "web")
-    return here
+        relist_without(world.lowers[A].upper_pods, "web")
+    return world
 
 
 @pytest.mark.parametrize("key", keys(A), ids=lambda key: key.rule)
 def test_blocked_deletions_of_every_rule_are_reported_on_the_node(key: object) -> None:
     """The report is the guard's own problem, and a restored store is reported before other problems."""
-    here = orphaned(orphan=False)
-    assert held_back({}, here.lowers[A], here) is None
-    here.problems[key] = HOLDS  # type: ignore[index]
-    assert held_back({}, here.lowers[A], here) == HOLDS
-    here.problems[next(one for one in keys(A) if one != key)] = RESTORED
-    assert held_back({}, here.lowers[A], here) == RESTORED
+    world = orphaned(orphan=False)
+    assert held_back({}, world.lowers[A], world) is None
+    world.problems[key] = HOLDS  # type: ignore[index]
+    assert held_back({}, world.lowers[A], world) == HOLDS
+    world.problems[next(one for one in keys(A) if one != key)] = RESTORED
+    assert held_back({}, world.lowers[A], world) == RESTORED
 
 
 def test_a_restored_store_is_reported_while_an_orphan_exists() -> None:
     """An engine that starts has blocked nothing yet, so it continues the report of the Node."""
-    here = orphaned()
-    assert held_back(node(), here.lowers[A], here) == RESTORED
-    here = orphaned(orphan=False)
-    assert held_back(node(), here.lowers[A], here) is None
+    world = orphaned()
+    assert held_back(node(), world.lowers[A], world) == RESTORED
+    world = orphaned(orphan=False)
+    assert held_back(node(), world.lowers[A], world) is None
 
 
 @pytest.mark.parametrize(("reason", "status"), [("DeletionLimitExceeded", "True"), (STORE_RESTORED, "False")])
 def test_other_conditions_are_not_continued_from_the_node(reason: str, status: str) -> None:
     """Limits of deletions are evaluated again each time, and a condition that is False reports nothing."""
-    here = orphaned()
-    assert held_back(node(reason, status), here.lowers[A], here) is None
+    world = orphaned()
+    assert held_back(node(reason, status), world.lowers[A], world) is None
 
 
 DOUBTS: dict[str, Callable[[World], object]] = {
-    "silent": lambda here: setattr(here.lowers[A], "unreachable_seconds", 1.0),
-    "pods": lambda here: here.lowers[A].pods.mark_stale(),
-    "upper namespaces": lambda here: here.upper.namespaces.mark_stale(),
-    "upper Services": lambda here: here.upper.more[SERVICE].mark_stale(),
+    "silent": lambda world: setattr(world.lowers[A], "unreachable_seconds", 1.0),
+    "pods": lambda world: world.lowers[A].pods.mark_stale(),
+    "upper namespaces": lambda world: world.upper.namespaces.mark_stale(),
+    "upper Services": lambda world: world.upper.more[SERVICE].mark_stale(),
     "lower Services": lambda here: here.lowers[A].more[SERVICE].mark_stale(),
 }
 
@@ -70,21 +82,21 @@ DOUBTS: dict[str, Callable[[World], object]] = {
 @pytest.mark.parametrize("doubt", DOUBTS.values(), ids=DOUBTS)
 def test_a_restored_store_is_reported_while_the_state_is_uncertain(doubt: Callable[[World], object]) -> None:
     """Without complete caches and a reachable lower it is unknown whether an orphan exists."""
-    here = orphaned(orphan=False)
-    doubt(here)
-    assert held_back(node(), here.lowers[A], here) == RESTORED
+    world = orphaned(orphan=False)
+    doubt(world)
+    assert held_back(node(), world.lowers[A], world) == RESTORED
 
 
 def test_only_the_report_on_a_node_of_this_topology_counts_for_the_guard() -> None:
     """A Node without this owner's marks, or without the condition, does not."""
-    here = orphaned()
-    assert not is_restored(here.lowers[A], here)
-    said = node()["status"]
-    ours = here.upper.nodes.get("", A)
+    world = orphaned()
+    assert not is_restored(world.lowers[A], world)
+    node_status = node()["status"]
+    ours = world.upper.nodes.get("", A)
     assert ours is not None
-    put(here.upper.nodes, {**ours.manifest(), "status": said})
-    assert is_restored(here.lowers[A], here)
-    put(here.upper.nodes, {**written(node()), "status": said})
-    assert not is_restored(here.lowers[A], here)
-    assert restored_condition(marked(node(), "x")) is not None
-    assert restored_condition(thing("Node", A, "")) is None
+    put(world.upper.nodes, {**ours.manifest(), "status": node_status})
+    assert is_restored(world.lowers[A], world)
+    put(world.upper.nodes, {**with_managed_fields(node()), "status": node_status})
+    assert not is_restored(world.lowers[A], world)
+    assert restored_condition(with_owner_marks(node(), "x")) is not None
+    assert restored_condition(make_object("Node", A, "")) is None

@@ -135,15 +135,15 @@ async def test_only_the_first_failure_in_a_row_and_its_end_are_reported() -> Non
     """Reports of each failure would fill the log while the upper cluster is down."""
     bench = HeartbeatUnderTest()
     await bench.heartbeat.beat()
-    bench.upper.down = True
+    bench.upper.is_down = True
     assert [await bench.heartbeat.beat() for _ in range(3)] == [False] * 3
     ((node, error),) = bench.lost
     assert node == A
     assert isinstance(error, Unreachable)
-    bench.upper.down = False
+    bench.upper.is_down = False
     assert await bench.heartbeat.beat()
     assert bench.lost[1:] == [(A, None)]
-    bench.upper.down = True
+    bench.upper.is_down = True
     await bench.heartbeat.beat()
     assert len(bench.lost) == 3
 
@@ -184,7 +184,7 @@ async def test_another_writer_of_the_lease_is_not_reported_as_an_engine() -> Non
     assert bench.others == []
 
 
-class Enough(Exception):
+class ObservedEnough(Exception):
     """The test has observed enough."""
 
 
@@ -195,11 +195,11 @@ async def test_the_lease_is_renewed_every_ten_seconds_and_sooner_after_a_failure
 
     async def sleep(seconds: float) -> None:
         slept.append(seconds)
-        bench.upper.down = len(slept) in (2, 3)
+        bench.upper.is_down = len(slept) in (2, 3)
         if len(slept) == 5:
-            raise Enough
+            raise ObservedEnough
 
-    with pytest.raises(Enough):
+    with pytest.raises(ObservedEnough):
         await bench.made(sleep=sleep).run()
     assert slept == [RENEW_SECONDS, RENEW_SECONDS, 1.0, 1.0, RENEW_SECONDS]
     assert clock() == 0.0

@@ -8,7 +8,7 @@ from uuid import uuid4
 import orjson
 import pytest
 from sitekit import Site
-from worldkit import NOW, lower_node, put, reload, world
+from worldkit import NOW, apply_topology, make_lower_node, make_world, put
 
 from tensile.errors import ClusterError, Conflict, NotFound
 from tensile.kube.client import HttpCluster
@@ -28,35 +28,35 @@ pytestmark = pytest.mark.real
 PROVIDER = "virtual-kubelet.io/provider"
 
 
-class Virtual:
+class VirtualNodeLoop:
     """A virtual node in the upper cluster and the loop that maintains it, with another client for other writes."""
 
     def __init__(self, upper: HttpCluster, somebody: Site) -> None:
         self.upper = upper
-        self.somebody = somebody
+        self.other_client = somebody
         self.name = f"vk-{uuid4().hex[:8]}"
         self.ref = Ref(UPPER, NODE, "", self.name)
-        self.world = world(f"name: {self.name}")
+        self.world = make_world(f"name: {self.name}")
         self.lower = self.world.lowers[self.name]
         self.steps: list[str] = []
-        self.troubles: list[object] = []
+        self.problems: list[object] = []
         self.loop = Loop(self.world, (NodeRule(),), {UPPER: upper}, self, Timing(lambda: NOW, lambda: 0.0))
-        put(self.lower.nodes, lower_node())
+        put(self.lower.nodes, make_lower_node())
 
     def on_step(self, _key: Key, step: "Step", error: ClusterError | None) -> None:
         """Record a step that succeeded; a conflict with the node controller is no failure."""
         if error is None:
             self.steps.append(f"{step.verb} {step.subresource}".strip())
         elif not isinstance(error, Conflict):
-            self.troubles.append(error)
+            self.problems.append(error)
 
     def on_blocked(self, _key: Key, problem: Problem) -> None:
         """Record a problem."""
-        self.troubles.append(problem)
+        self.problems.append(problem)
 
     def on_unexpected_error(self, _key: Key, error: Exception) -> None:
         """Record a defect of a rule."""
-        self.troubles.append(error)
+        self.problems.append(error)
 
     async def settled(self) -> list[str]:
         """Let the loop observe the current Node until it is idle, and return the steps that this took."""
@@ -67,12 +67,12 @@ class Virtual:
         await self.loop.wait_idle()
         while self.loop.expedite(5.0):
             await self.loop.wait_idle()
-        assert self.troubles == []
+        assert self.problems == []
         return list(self.steps)
 
     async def written(self, body: Manifest, subresource: str = "") -> None:
         """Write to the Node as another client."""
-        await self.somebody.patch(self.ref.path(subresource), body, "strategic")
+        await self.other_client.patch(self.ref.path(subresource), body, "strategic")
 
     async def seen(self) -> Any:
         """Read the Node."""
@@ -81,20 +81,20 @@ class Virtual:
     def taint(self, *taints: str) -> None:
         """Reload a topology that gives the node these taints and the label zone, and no others."""
         given = ", ".join(f"{{key: {key}, effect: NoSchedule}}" for key in taints)
-        reload(self.world, f"name: {self.name}, node: {{labels: {{zone: z1}}, taints: [{given}]}}")
+        apply_topology(self.world, f"name: {self.name}, node: {{labels: {{zone: z1}}, taints: [{given}]}}")
 
 
 @pytest.fixture
-async def virtual(sandbox: "Sandbox") -> AsyncIterator[Virtual]:
+async def virtual(sandbox: "Sandbox") -> AsyncIterator[VirtualNodeLoop]:
     """Create a node for the test by the loop, and delete it afterwards."""
     upper = HttpCluster(UPPER, await from_kubeconfig(sandbox.directory / "upper.kubeconfig"))
-    made = Virtual(upper, Site(sandbox.clusters["upper"]))
+    made = VirtualNodeLoop(upper, Site(sandbox.clusters["upper"]))
     made.loop.open(made.name)
     await made.loop.wait_idle()
     yield made
     await made.loop.close(made.name)
     await upper.delete(made.ref, uid=(await made.seen())["metadata"]["uid"])
-    await made.somebody.close()
+    await made.other_client.close()
     await upper.close()
 
 
@@ -103,7 +103,7 @@ def keys(node: Manifest) -> set[str]:
     return {taint["key"] for taint in node["spec"].get("taints") or ()}
 
 
-async def test_a_created_node_needs_no_further_write(virtual: Virtual) -> None:
+async def test_a_created_node_needs_no_further_write(virtual: VirtualNodeLoop) -> None:
     """The API's defaults and dropped fields do not count as differences."""
     assert virtual.steps == ["create"]
     assert await virtual.settled() == []
@@ -112,7 +112,7 @@ async def test_a_created_node_needs_no_further_write(virtual: Virtual) -> None:
     assert PROVIDER in keys(node)
 
 
-async def test_a_change_of_the_topology_needs_one_write(virtual: Virtual) -> None:
+async def test_a_change_of_the_topology_needs_one_write(virtual: VirtualNodeLoop) -> None:
     """Labels and taints that were removed from the topology are removed from the Node by one patch."""
     virtual.taint("example.com/one", "example.com/two")
     assert await virtual.settled() == ["patch"]
@@ -120,7 +120,7 @@ async def test_a_change_of_the_topology_needs_one_write(virtual: Virtual) -> Non
     assert node["metadata"]["labels"]["zone"] == "z1"
     assert {"example.com/one", "example.com/two"} <= keys(node)
     assert PROVIDER not in keys(node)
-    reload(virtual.world, f"name: {virtual.name}")
+    apply_topology(virtual.world, f"name: {virtual.name}")
     assert await virtual.settled() == ["patch"]
     node = await virtual.seen()
     assert "zone" not in node["metadata"]["labels"]
@@ -128,7 +128,7 @@ async def test_a_change_of_the_topology_needs_one_write(virtual: Virtual) -> Non
     assert await virtual.settled() == []
 
 
-async def test_labels_annotations_cordon_and_taints_of_other_writers_are_kept(virtual: Virtual) -> None:
+async def test_labels_annotations_cordon_and_taints_of_other_writers_are_kept(virtual: VirtualNodeLoop) -> None:
     """They cause no write, and a later change of the topology's taints preserves them."""
     node = await virtual.seen()
     theirs = {"key": "example.com/theirs", "effect": "NoExecute"}
@@ -147,7 +147,7 @@ async def test_labels_annotations_cordon_and_taints_of_other_writers_are_kept(vi
     assert node["spec"]["unschedulable"] is True
 
 
-async def test_changed_or_removed_labels_are_restored(virtual: Virtual) -> None:
+async def test_changed_or_removed_labels_are_restored(virtual: VirtualNodeLoop) -> None:
     """The engine restores the labels of the topology and creates an Event about it."""
     await virtual.written({"metadata": {"labels": {"type": "wrong", "clusterID": None}}})
     assert await virtual.settled() == ["create", "patch"]
@@ -155,15 +155,15 @@ async def test_changed_or_removed_labels_are_restored(virtual: Virtual) -> None:
     assert (labels["type"], labels["clusterID"]) == ("virtual-kubelet", virtual.name)
 
 
-async def test_maintenance_cordons_the_node_and_its_end_uncordons_it(virtual: Virtual) -> None:
+async def test_maintenance_cordons_the_node_and_its_end_uncordons_it(virtual: VirtualNodeLoop) -> None:
     """An annotation marks the cordon, to distinguish it from one by another client."""
-    reload(virtual.world, f"name: {virtual.name}, maintenance: cordon")
+    apply_topology(virtual.world, f"name: {virtual.name}, maintenance: cordon")
     assert await virtual.settled() == ["patch"]
     node = await virtual.seen()
     assert node["spec"]["unschedulable"] is True
     assert node["metadata"]["annotations"][CORDONED_BY] == "maintenance-cordon"
     assert await virtual.settled() == []
-    reload(virtual.world, f"name: {virtual.name}")
+    apply_topology(virtual.world, f"name: {virtual.name}")
     assert await virtual.settled() == ["patch"]
     node = await virtual.seen()
     assert "unschedulable" not in node["spec"]
@@ -171,7 +171,7 @@ async def test_maintenance_cordons_the_node_and_its_end_uncordons_it(virtual: Vi
     assert await virtual.settled() == []
 
 
-async def test_a_write_based_on_an_outdated_node_is_computed_again(virtual: Virtual) -> None:
+async def test_a_write_based_on_an_outdated_node_is_computed_again(virtual: VirtualNodeLoop) -> None:
     """Taints are replaced as a list, so only the resourceVersion protects one that was added in between."""
     node = await virtual.seen()
     virtual.taint("example.com/one")
@@ -183,15 +183,15 @@ async def test_a_write_based_on_an_outdated_node_is_computed_again(virtual: Virt
     assert {"example.com/theirs", "example.com/one"} <= keys(await virtual.seen())
 
 
-def _silent(virtual: Virtual) -> None:
+def _silent(virtual: VirtualNodeLoop) -> None:
     virtual.lower.unreachable_seconds = 60.0
 
 
-def _smaller(virtual: Virtual) -> None:
-    put(virtual.lower.nodes, lower_node(cpu="1"))
+def _smaller(virtual: VirtualNodeLoop) -> None:
+    put(virtual.lower.nodes, make_lower_node(cpu="1"))
 
 
-def _left(virtual: Virtual) -> None:
+def _left(virtual: VirtualNodeLoop) -> None:
     virtual.lower.in_topology = False
     virtual.lower.pods.mark_stale()
 
@@ -201,7 +201,7 @@ def _left(virtual: Virtual) -> None:
     [(_silent, ["patch", "patch status"]), (_smaller, ["patch status"]), (_left, ["patch", "patch status"])],
 )
 async def test_a_changed_status_is_written_once(
-    virtual: Virtual, change: Callable[[Virtual], None], steps: list[str]
+    virtual: VirtualNodeLoop, change: Callable[[VirtualNodeLoop], None], steps: list[str]
 ) -> None:
     """Conditions are merged by type, and conditions of other writers are kept."""
     await virtual.written({"status": {"conditions": [{"type": "Theirs", "status": "True"}]}}, "status")
@@ -218,11 +218,11 @@ GPU = "example.com/gpu"
 
 def with_gpus(**spec: bool) -> Manifest:
     """Return a lower node with an extra resource."""
-    node = lower_node("large", **spec)
+    node = make_lower_node("large", **spec)
     return {**node, "status": {**node["status"], "allocatable": {"cpu": "4", GPU: "8"}}}
 
 
-async def test_a_lost_resource_or_address_is_removed_by_one_write(virtual: Virtual) -> None:
+async def test_a_lost_resource_or_address_is_removed_by_one_write(virtual: VirtualNodeLoop) -> None:
     """A plain merge patch would keep the old entries indefinitely."""
     put(virtual.lower.nodes, with_gpus())
     assert await virtual.settled() == ["patch status"]
@@ -238,7 +238,7 @@ async def test_a_lost_resource_or_address_is_removed_by_one_write(virtual: Virtu
     assert status["addresses"] == [{"type": "Hostname", "address": virtual.name}]
 
 
-async def test_additions_of_other_writers_to_the_status_are_removed_by_one_write(virtual: Virtual) -> None:
+async def test_additions_of_other_writers_to_the_status_are_removed_by_one_write(virtual: VirtualNodeLoop) -> None:
     """A client may advertise a resource by hand, but the engine owns these fields of a virtual node's status."""
     address = {"type": "ExternalIP", "address": "192.0.2.1"}
     status = {"capacity": {GPU: "8"}, "allocatable": {GPU: "8"}, "addresses": [address], "declaredFeatures": ["X"]}

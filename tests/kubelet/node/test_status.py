@@ -5,7 +5,17 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from worldkit import NOW, A, lower_node, put, reload, thing, twin, upper_pod, world
+from worldkit import (
+    NOW,
+    A,
+    apply_topology,
+    make_lower_node,
+    make_lower_pod,
+    make_object,
+    make_upper_pod,
+    make_world,
+    put,
+)
 
 from tensile.kube.cluster import Patch
 from tensile.kubelet.node.status import (
@@ -31,19 +41,19 @@ REQUESTS = [{"name": "main", "resources": {"requests": {"cpu": "1", "memory": "1
 
 def offering(*nodes: Manifest, spec: str = "") -> World:
     """Return a world whose lower-a has these nodes, or one Ready node if none are given."""
-    here = world(f"name: {A}" + (f", {spec}" if spec else ""))
-    put(here.lowers[A].nodes, *(nodes or (lower_node(),)))
-    return here
+    world = make_world(f"name: {A}" + (f", {spec}" if spec else ""))
+    put(world.lowers[A].nodes, *(nodes or (make_lower_node(),)))
+    return world
 
 
-def status(here: World, seen: Manifest | None = None) -> Manifest:
+def status(world: World, seen: Manifest | None = None) -> Manifest:
     """Return the status of lower-a's node, computed from the Node as observed."""
-    return node_status(seen or {}, here.lowers[A], here)
+    return node_status(seen or {}, world.lowers[A], world)
 
 
-def standing(here: World) -> Manifest:
+def node_with_status(world: World) -> Manifest:
     """Return a Node with the status that it should have now."""
-    return {**thing("Node", A, ""), "status": status(here)}
+    return {**make_object("Node", A, ""), "status": status(world)}
 
 
 def conditions(found: Manifest) -> dict[str, Manifest]:
@@ -51,15 +61,15 @@ def conditions(found: Manifest) -> dict[str, Manifest]:
     return {one["type"]: one for one in found["conditions"]}
 
 
-def said(here: World, kind: str, seen: Manifest | None = None) -> tuple[str, str, str]:
+def condition_fields(world: World, kind: str, seen: Manifest | None = None) -> tuple[str, str, str]:
     """Return status, reason and message of a condition."""
-    one = conditions(status(here, seen))[kind]
+    one = conditions(status(world, seen))[kind]
     return one["status"], one["reason"], one["message"]
 
 
-def later(here: World, seconds: float) -> None:
+def later(world: World, seconds: float) -> None:
     """Set the time to some seconds later."""
-    here.now = NOW + timedelta(seconds=seconds)
+    world.now = NOW + timedelta(seconds=seconds)
 
 
 # Capacity.
@@ -67,51 +77,51 @@ def later(here: World, seconds: float) -> None:
 
 def test_a_node_offers_the_free_capacity_of_its_lower() -> None:
     """It is the allocatable of usable lower nodes less the requests of other pods; capacity is the same."""
-    here = offering(lower_node("n1"), lower_node("n2", ready=False))
-    put(here.lowers[A].foreign_pods, upper_pod("theirs", {"nodeName": "n1", "containers": REQUESTS}))
-    found = status(here)
+    world = offering(make_lower_node("n1"), make_lower_node("n2", ready=False))
+    put(world.lowers[A].foreign_pods, make_upper_pod("theirs", {"nodeName": "n1", "containers": REQUESTS}))
+    found = status(world)
     assert found["allocatable"] == {"cpu": "3", "memory": "7Gi", "pods": "109"}
     assert found["capacity"] == found["allocatable"]
 
 
 def test_mirrored_pods_are_not_subtracted() -> None:
     """The upper scheduler subtracts their requests itself."""
-    here = offering()
-    put(here.lowers[A].pods, twin(upper_pod(spec={"containers": REQUESTS})))
-    assert status(here)["allocatable"] == {"cpu": "4", "memory": "8Gi", "pods": "110"}
+    world = offering()
+    put(world.lowers[A].pods, make_lower_pod(make_upper_pod(spec={"containers": REQUESTS})))
+    assert status(world)["allocatable"] == {"cpu": "4", "memory": "8Gi", "pods": "110"}
 
 
 def test_the_topology_can_reserve_limit_and_use_allocatable() -> None:
     """The basis can be what is allocatable instead of what is free."""
-    here = offering(spec='capacity: {basis: allocatable, reserve: {cpu: "1"}, limit: {memory: 2Gi}}')
-    put(here.lowers[A].foreign_pods, upper_pod("theirs", {"nodeName": "n1", "containers": REQUESTS}))
-    assert status(here)["allocatable"] == {"cpu": "3", "memory": "2Gi", "pods": "110"}
+    world = offering(spec='capacity: {basis: allocatable, reserve: {cpu: "1"}, limit: {memory: 2Gi}}')
+    put(world.lowers[A].foreign_pods, make_upper_pod("theirs", {"nodeName": "n1", "containers": REQUESTS}))
+    assert status(world)["allocatable"] == {"cpu": "3", "memory": "2Gi", "pods": "110"}
 
 
 @pytest.mark.parametrize("cache", ["nodes", "foreign_pods"])
 def test_the_capacity_is_kept_while_caches_are_not_synced(cache: str) -> None:
     """A cluster that is listed again has not lost its nodes."""
-    here = offering()
-    seen = standing(here)
-    put(here.lowers[A].nodes, lower_node(cpu="1"))
-    getattr(here.lowers[A], cache).mark_stale()
-    assert status(here, seen)["allocatable"]["cpu"] == "4"
+    world = offering()
+    seen = node_with_status(world)
+    put(world.lowers[A].nodes, make_lower_node(cpu="1"))
+    getattr(world.lowers[A], cache).mark_stale()
+    assert status(world, seen)["allocatable"]["cpu"] == "4"
 
 
 def test_a_new_node_offers_zero_until_the_lower_is_known() -> None:
     """The three basic resources are present."""
-    here = offering()
-    here.lowers[A].nodes.mark_stale()
-    assert status(here)["allocatable"] == {"cpu": "0", "memory": "0", "pods": "0"}
+    world = offering()
+    world.lowers[A].nodes.mark_stale()
+    assert status(world)["allocatable"] == {"cpu": "0", "memory": "0", "pods": "0"}
 
 
 def test_declared_features_are_those_of_all_lower_nodes() -> None:
     """They are kept while the lower nodes are not known."""
-    here = offering()
+    world = offering()
     for name, features in (("n1", ["B", "A"]), ("n2", ["A", "B", "C"])):
-        node = lower_node(name)
-        put(here.lowers[A].nodes, {**node, "status": {**node["status"], "declaredFeatures": features}})
-    seen = standing(here)
+        node = make_lower_node(name)
+        put(world.lowers[A].nodes, {**node, "status": {**node["status"], "declaredFeatures": features}})
+    seen = node_with_status(world)
     assert seen["status"]["declaredFeatures"] == ["A", "B"]
     restarted = offering()
     restarted.lowers[A].nodes.mark_stale()
@@ -123,63 +133,63 @@ def test_declared_features_are_those_of_all_lower_nodes() -> None:
 
 def test_the_status_contains_the_address_and_port_of_the_kubelet_api() -> None:
     """Each node has its own port at the engine's address."""
-    here = offering()
-    here.lowers[A].port = 12345
-    found = status(here)
+    world = offering()
+    world.lowers[A].port = 12345
+    found = status(world)
     assert found["daemonEndpoints"] == {"kubeletEndpoint": {"Port": 12345}}
     assert found["addresses"] == [{"type": "InternalIP", "address": "10.0.0.1"}]
 
 
 def test_the_status_contains_the_port_that_is_listened_on() -> None:
     """If no port is open, the configured port is not published either."""
-    here = offering(spec="node: {kubeletPort: 12345}")
-    for port, said in ((12399, 12399), (0, NOWHERE)):
-        here.lowers[A].port = port
-        assert status(here)["daemonEndpoints"] == {"kubeletEndpoint": {"Port": said}}
-    here.lowers[A].port = 12345
-    seen = {"status": status(here)}
-    here.lowers[A].port = 12399
-    assert status(here, seen)["daemonEndpoints"] == {"kubeletEndpoint": {"Port": 12399}}
-    assert needs_writing(here, seen)
+    world = offering(spec="node: {kubeletPort: 12345}")
+    for port, published in ((12399, 12399), (0, NOWHERE)):
+        world.lowers[A].port = port
+        assert status(world)["daemonEndpoints"] == {"kubeletEndpoint": {"Port": published}}
+    world.lowers[A].port = 12345
+    seen = {"status": status(world)}
+    world.lowers[A].port = 12399
+    assert status(world, seen)["daemonEndpoints"] == {"kubeletEndpoint": {"Port": 12399}}
+    assert needs_writing(world, seen)
 
 
-@pytest.mark.parametrize("said", [12399, NOWHERE])
-def test_a_program_that_serves_no_ports_keeps_the_published_port(said: int) -> None:
+@pytest.mark.parametrize("published", [12399, NOWHERE])
+def test_a_program_that_serves_no_ports_keeps_the_published_port(published: int) -> None:
     """`tensile apply` beside an engine must not redirect callers; a new Node gets no port."""
-    here = offering(spec="node: {kubeletPort: 12345}")
-    assert status(here)["daemonEndpoints"] == {"kubeletEndpoint": {"Port": NOWHERE}}
-    here.lowers[A].port = said
-    seen = {"status": status(here)}
-    here.lowers[A].port = None
-    assert status(here, seen)["daemonEndpoints"] == {"kubeletEndpoint": {"Port": said}}
+    world = offering(spec="node: {kubeletPort: 12345}")
+    assert status(world)["daemonEndpoints"] == {"kubeletEndpoint": {"Port": NOWHERE}}
+    world.lowers[A].port = published
+    seen = {"status": status(world)}
+    world.lowers[A].port = None
+    assert status(world, seen)["daemonEndpoints"] == {"kubeletEndpoint": {"Port": published}}
 
 
 def test_features_dropped_by_an_older_upper_apiserver_cause_no_write() -> None:
     """An older release does not know the field, so each write would leave the same difference."""
-    featured = lower_node("n1")
+    featured = make_lower_node("n1")
     featured["status"]["declaredFeatures"] = ["A"]
-    here = offering(featured)
-    seen = standing(here)
+    world = offering(featured)
+    seen = node_with_status(world)
     assert seen["status"].pop("declaredFeatures") == ["A"]
-    assert not needs_writing(here, seen)
-    assert status(here, seen)["declaredFeatures"] == ["A"]
+    assert not needs_writing(world, seen)
+    assert status(world, seen)["declaredFeatures"] == ["A"]
 
 
 def test_a_node_without_an_address_has_only_its_hostname() -> None:
     """The API rejects an empty address."""
-    here = offering()
-    here.node_address = ""
-    assert status(here)["addresses"] == [{"type": "Hostname", "address": A}]
+    world = offering()
+    world.node_address = ""
+    assert status(world)["addresses"] == [{"type": "Hostname", "address": A}]
 
 
 def test_the_kubelet_version_is_the_lowers_version() -> None:
     """The former version is kept until the lower's version is known."""
-    here = offering()
-    seen = standing(here)
+    world = offering()
+    seen = node_with_status(world)
     assert seen["status"]["nodeInfo"]["kubeletVersion"] == "v1.36.3"
-    here.lowers[A].version = ""
-    assert status(here, seen)["nodeInfo"]["kubeletVersion"] == "v1.36.3"
-    assert status(here)["nodeInfo"]["kubeletVersion"] == ""
+    world.lowers[A].version = ""
+    assert status(world, seen)["nodeInfo"]["kubeletVersion"] == "v1.36.3"
+    assert status(world)["nodeInfo"]["kubeletVersion"] == ""
 
 
 def test_node_info_has_every_field_that_the_api_requires() -> None:
@@ -194,14 +204,14 @@ def test_node_info_has_every_field_that_the_api_requires() -> None:
 KERNEL = {"kernelVersion": "6.12.1", "osImage": "Linux", "containerRuntimeVersion": "containerd://2.1.0"}
 
 
-def running(name: str, said: dict[str, str]) -> Manifest:
+def running(name: str, node_info: dict[str, str]) -> Manifest:
     """Return a lower node of architecture arm64 with more node info."""
-    node = lower_node(name, arch="arm64")
-    return {**node, "status": {**node["status"], "nodeInfo": {**node["status"]["nodeInfo"], **said}}}
+    node = make_lower_node(name, arch="arm64")
+    return {**node, "status": {**node["status"], "nodeInfo": {**node["status"]["nodeInfo"], **node_info}}}
 
 
 @pytest.mark.parametrize(
-    ("kernels", "told"),
+    ("kernels", "listed"),
     [
         (["5.1", "5.1"], "5.1"),
         (["5.2", "5.1", "5.2"], "5.2, 5.1"),
@@ -212,13 +222,13 @@ def running(name: str, said: dict[str, str]) -> Manifest:
         ([], "before"),
     ],
 )
-def test_different_kernels_of_lower_nodes_are_listed_together(kernels: list[str], told: str) -> None:
+def test_different_kernels_of_lower_nodes_are_listed_together(kernels: list[str], listed: str) -> None:
     """The most frequent is first and a few are named; while none is known, the former value is kept."""
-    here = world()
+    world = make_world()
     for place, kernel in enumerate(kernels):
-        put(here.lowers[A].nodes, running(f"n{place}", {"kernelVersion": kernel}))
+        put(world.lowers[A].nodes, running(f"n{place}", {"kernelVersion": kernel}))
     seen = {"status": {"nodeInfo": {"kernelVersion": "before"}}}
-    assert status(here, seen)["nodeInfo"]["kernelVersion"] == told
+    assert status(world, seen)["nodeInfo"]["kernelVersion"] == listed
 
 
 @pytest.mark.parametrize(
@@ -234,11 +244,11 @@ def test_different_kernels_of_lower_nodes_are_listed_together(kernels: list[str]
 )
 def test_the_architecture_is_that_of_most_lower_nodes(below: list[str], otherwise: str, found: str) -> None:
     """A tie always has the same result."""
-    here = world()
-    nodes = [lower_node(f"n{place}", arch=arch) for place, arch in enumerate(below)]
+    world = make_world()
+    nodes = [make_lower_node(f"n{place}", arch=arch) for place, arch in enumerate(below)]
     if nodes:
-        put(here.lowers[A].nodes, *nodes)
-    assert architecture(here.lowers[A], otherwise) == found
+        put(world.lowers[A].nodes, *nodes)
+    assert architecture(world.lowers[A], otherwise) == found
 
 
 # Conditions.
@@ -246,24 +256,28 @@ def test_the_architecture_is_that_of_most_lower_nodes(below: list[str], otherwis
 
 def test_a_node_is_ready_while_the_engine_runs() -> None:
     """NotReady would evict the node's pods, so the state of the lower cluster does not matter."""
-    here = offering(lower_node(ready=False))
-    here.lowers[A].unreachable_seconds = 1e6
-    assert said(here, "Ready") == ("True", "KubeletReady", "the engine is running")
+    world = offering(make_lower_node(ready=False))
+    world.lowers[A].unreachable_seconds = 1e6
+    assert condition_fields(world, "Ready") == ("True", "KubeletReady", "the engine is running")
     for pressure in ("MemoryPressure", "DiskPressure", "PIDPressure"):
-        assert said(here, pressure)[0] == "False"
+        assert condition_fields(world, pressure)[0] == "False"
 
 
 def test_a_healthy_lower_has_healthy_conditions() -> None:
     """It is reachable, schedulable, in the topology, and has no blocked deletions."""
-    here = offering()
-    assert said(here, LOWER_REACHABLE) == ("True", "ClusterReachable", "lower cluster lower-a answers")
-    assert said(here, LOWER_SCHEDULABLE) == (
+    world = offering()
+    assert condition_fields(world, LOWER_REACHABLE) == ("True", "ClusterReachable", "lower cluster lower-a answers")
+    assert condition_fields(world, LOWER_SCHEDULABLE) == (
         "True",
         "NodesReady",
         "lower cluster lower-a has nodes that are ready and schedulable",
     )
-    assert said(here, IN_TOPOLOGY) == ("True", "Declared", "lower cluster lower-a is in the topology")
-    assert said(here, DELETIONS_BLOCKED) == ("False", "NoDeletionsBlocked", "the guard blocks no deletions")
+    assert condition_fields(world, IN_TOPOLOGY) == ("True", "Declared", "lower cluster lower-a is in the topology")
+    assert condition_fields(world, DELETIONS_BLOCKED) == (
+        "False",
+        "NoDeletionsBlocked",
+        "the guard blocks no deletions",
+    )
 
 
 PROBLEM = "lower cluster lower-a counts as reachable, with a problem"
@@ -313,20 +327,20 @@ def test_condition_lower_reachable_contains_the_reason(
     known: dict[str, Any], verdict: tuple[str, str], message: str
 ) -> None:
     """It changes immediately, and is reset when the problem has ended."""
-    here = offering()
+    world = offering()
     for field, value in known.items():
-        setattr(here.lowers[A], field, value)
-    assert said(here, LOWER_REACHABLE) == (*verdict, message)
+        setattr(world.lowers[A], field, value)
+    assert condition_fields(world, LOWER_REACHABLE) == (*verdict, message)
     for field, value in known.items():
-        setattr(here.lowers[A], field, type(value)())
-    assert said(here, LOWER_REACHABLE)[:2] == ANSWERS
+        setattr(world.lowers[A], field, type(value)())
+    assert condition_fields(world, LOWER_REACHABLE)[:2] == ANSWERS
 
 
 def test_a_lower_reported_unreachable_must_answer_before_it_is_reachable() -> None:
     """A restart of the engine alone must not make the node accept pods for ten seconds."""
-    here = offering()
-    here.lowers[A].unreachable_seconds = 60.0
-    seen = standing(here)
+    world = offering()
+    world.lowers[A].unreachable_seconds = 60.0
+    seen = node_with_status(world)
     restarted = offering()
     lower = restarted.lowers[A]
     lower.nodes.mark_stale()
@@ -341,10 +355,10 @@ def test_a_lower_reported_unreachable_must_answer_before_it_is_reachable() -> No
 
 def test_an_unreachable_lower_has_an_unknown_schedulable_condition() -> None:
     """The last observed state of its nodes may have changed."""
-    here = offering()
-    seen = standing(here)
-    here.lowers[A].unreachable_seconds = 60.0
-    assert said(here, LOWER_SCHEDULABLE, seen) == (
+    world = offering()
+    seen = node_with_status(world)
+    world.lowers[A].unreachable_seconds = 60.0
+    assert condition_fields(world, LOWER_SCHEDULABLE, seen) == (
         "Unknown",
         "NodesUnknown",
         "the state of the nodes of lower-a is not known: see condition LowerReachable",
@@ -353,8 +367,8 @@ def test_an_unreachable_lower_has_an_unknown_schedulable_condition() -> None:
 
 def test_a_lower_without_a_ready_and_schedulable_node_is_not_schedulable() -> None:
     """A lower whose nodes are all cordoned is not schedulable either."""
-    for node in (lower_node(ready=False), lower_node(unschedulable=True)):
-        assert said(offering(node), LOWER_SCHEDULABLE) == (
+    for node in (make_lower_node(ready=False), make_lower_node(unschedulable=True)):
+        assert condition_fields(offering(node), LOWER_SCHEDULABLE) == (
             "False",
             "NoReadyNodes",
             "lower cluster lower-a has no node that is ready and schedulable",
@@ -363,46 +377,46 @@ def test_a_lower_without_a_ready_and_schedulable_node_is_not_schedulable() -> No
 
 def test_a_lower_that_denies_a_right_needed_for_pods_is_not_schedulable() -> None:
     """Its pods would be Pending indefinitely; a right that only a controller needs does not matter."""
-    here = offering()
-    lower = here.lowers[A]
+    world = offering()
+    lower = world.lowers[A]
     lower.denied = "list Secret: denied"
-    assert said(here, LOWER_SCHEDULABLE) == (
+    assert condition_fields(world, LOWER_SCHEDULABLE) == (
         "True",
         "NodesReady",
         "lower cluster lower-a has nodes that are ready and schedulable",
     )
-    assert lower.denied in said(here, LOWER_REACHABLE)[2]
+    assert lower.denied in condition_fields(world, LOWER_REACHABLE)[2]
     lower.is_unproven = True
-    assert said(here, LOWER_SCHEDULABLE) == ("False", "Forbidden", "list Secret: denied")
+    assert condition_fields(world, LOWER_SCHEDULABLE) == ("False", "Forbidden", "list Secret: denied")
     lower.is_unproven = False
     lower.secrets.mark_stale()
-    assert said(here, LOWER_SCHEDULABLE) == ("False", "Forbidden", "list Secret: denied")
+    assert condition_fields(world, LOWER_SCHEDULABLE) == ("False", "Forbidden", "list Secret: denied")
 
 
 def test_the_schedulable_state_is_kept_while_the_nodes_are_not_synced() -> None:
     """A new node has no ready lower node until one is observed."""
-    here = offering()
-    seen = standing(here)
-    here.lowers[A].nodes.replace((), 9)
-    here.lowers[A].nodes.mark_stale()
-    assert has_ready_node(seen, here.lowers[A])
-    assert not has_ready_node({}, here.lowers[A])
+    world = offering()
+    seen = node_with_status(world)
+    world.lowers[A].nodes.replace((), 9)
+    world.lowers[A].nodes.mark_stale()
+    assert has_ready_node(seen, world.lowers[A])
+    assert not has_ready_node({}, world.lowers[A])
 
 
 def test_a_removed_lower_has_a_condition_with_the_remedy() -> None:
     """The message names the maintenance mode that drains the node."""
-    here = offering()
-    reload(here, "name: lower-b")
-    found = said(here, IN_TOPOLOGY)
+    world = offering()
+    apply_topology(world, "name: lower-b")
+    found = condition_fields(world, IN_TOPOLOGY)
     assert found[:2] == ("False", "Removed")
     assert "maintenance: drain" in found[2]
 
 
 def test_blocked_deletions_are_reported_in_a_condition() -> None:
     """Reason and message are the guard's own."""
-    here = offering()
-    here.problems[Key("orphans", A, "", "")] = Problem("DeletionLimitExceeded", "21 deletions are held back")
-    assert said(here, DELETIONS_BLOCKED) == ("True", "DeletionLimitExceeded", "21 deletions are held back")
+    world = offering()
+    world.problems[Key("orphans", A, "", "")] = Problem("DeletionLimitExceeded", "21 deletions are held back")
+    assert condition_fields(world, DELETIONS_BLOCKED) == ("True", "DeletionLimitExceeded", "21 deletions are held back")
 
 
 # Transition times.
@@ -410,31 +424,31 @@ def test_blocked_deletions_are_reported_in_a_condition() -> None:
 
 def test_a_condition_keeps_its_transition_time_until_its_status_changes() -> None:
     """Every write updates only the heartbeat time."""
-    here = offering()
-    seen = standing(here)
-    later(here, 60)
-    ready = conditions(status(here, seen))["Ready"]
+    world = offering()
+    seen = node_with_status(world)
+    later(world, 60)
+    ready = conditions(status(world, seen))["Ready"]
     assert (ready["lastHeartbeatTime"], ready["lastTransitionTime"]) == ("2026-03-01T12:01:00Z", "2026-03-01T12:00:00Z")
-    here.lowers[A].unreachable_seconds = 60.0
-    reachable = conditions(status(here, seen))[LOWER_REACHABLE]
+    world.lowers[A].unreachable_seconds = 60.0
+    reachable = conditions(status(world, seen))[LOWER_REACHABLE]
     assert reachable["lastTransitionTime"] == "2026-03-01T12:01:00Z"
 
 
 # Whether the status has to be written.
 
 
-def needs_writing(here: World, seen: Manifest) -> bool:
+def needs_writing(world: World, seen: Manifest) -> bool:
     """Report whether the desired status has to be written."""
-    return differs(seen, status(here, seen), here.now, BEAT)
+    return differs(seen, status(world, seen), world.now, BEAT)
 
 
 def test_an_unchanged_status_is_written_again_after_the_heartbeat_interval() -> None:
     """The interval is five minutes less a second, as in a kubelet."""
-    here = offering()
-    seen = standing(here)
+    world = offering()
+    seen = node_with_status(world)
     for seconds, written in ((0, False), (298, False), (299, True), (1000, True)):
-        later(here, seconds)
-        assert needs_writing(here, seen) is written
+        later(world, seconds)
+        assert needs_writing(world, seen) is written
 
 
 def _without(field: str) -> Any:
@@ -463,10 +477,10 @@ def _condition(**fields: str) -> Any:
 )
 def test_a_status_changed_by_another_writer_is_written(change: Any) -> None:
     """The node controller may have set Unknown after a missed heartbeat."""
-    here = offering()
-    seen = standing(here)
+    world = offering()
+    seen = node_with_status(world)
     change(seen["status"])
-    assert needs_writing(here, seen)
+    assert needs_writing(world, seen)
 
 
 def offer(node: Manifest, **amounts: str) -> Manifest:
@@ -475,47 +489,47 @@ def offer(node: Manifest, **amounts: str) -> Manifest:
     return {**node, "status": {**status, "allocatable": {**status["allocatable"], **amounts}}}
 
 
-def as_written(here: World, seen: Manifest) -> Manifest:
+def as_written(world: World, seen: Manifest) -> Manifest:
     """Return the Node after its desired status was written over the observed one."""
-    patch = Patch("strategic-merge-patch", {"status": as_patch(seen, status(here, seen))})
+    patch = Patch("strategic-merge-patch", {"status": as_patch(seen, status(world, seen))})
     return patched(seen, patch)
 
 
-def _lost_resource(here: World) -> None:
-    put(here.lowers[A].nodes, offer(lower_node("large", unschedulable=True), **{GPU: "8"}))
+def _lost_resource(world: World) -> None:
+    put(world.lowers[A].nodes, offer(make_lower_node("large", unschedulable=True), **{GPU: "8"}))
 
 
-def _lost_address(here: World) -> None:
-    here.node_address = ""
+def _lost_address(world: World) -> None:
+    world.node_address = ""
 
 
-def _lost_features(here: World) -> None:
-    put(here.lowers[A].nodes, lower_node("n1"))
+def _lost_features(world: World) -> None:
+    put(world.lowers[A].nodes, make_lower_node("n1"))
 
 
 @pytest.mark.parametrize("change", [_lost_resource, _lost_address, _lost_features])
 def test_a_lost_resource_address_or_feature_is_removed_by_one_write(change: Callable[[World], None]) -> None:
     """The API merges maps and addresses, so entries must be removed explicitly."""
-    featured = lower_node("n1")
+    featured = make_lower_node("n1")
     featured["status"]["declaredFeatures"] = ["A"]
-    large = offer(lower_node("large"), **{GPU: "8"})
+    large = offer(make_lower_node("large"), **{GPU: "8"})
     large["status"]["declaredFeatures"] = ["A"]
-    here = offering(featured, large)
-    seen = standing(here)
+    world = offering(featured, large)
+    seen = node_with_status(world)
     assert seen["status"]["capacity"][GPU] == "8"
-    change(here)
-    after = as_written(here, seen)
-    assert not needs_writing(here, after)
+    change(world)
+    after = as_written(world, seen)
+    assert not needs_writing(world, after)
     assert {field: after["status"].get(field) for field in OURS} == {
-        field: value or None for field, value in status(here, seen).items() if field in OURS
+        field: value or None for field, value in status(world, seen).items() if field in OURS
     }
 
 
 @pytest.mark.parametrize("field", OURS)
 def test_additions_of_other_writers_to_owned_fields_are_removed_by_one_write(field: str) -> None:
     """These fields follow from the lower cluster; a plain merge would be written again and again."""
-    here = offering()
-    seen = standing(here)
+    world = offering()
+    seen = node_with_status(world)
     extra: dict[str, Any] = {
         "addresses": [{"type": "ExternalIP", "address": "192.0.2.1"}],
         "declaredFeatures": ["X"],
@@ -524,49 +538,49 @@ def test_additions_of_other_writers_to_owned_fields_are_removed_by_one_write(fie
     known = seen["status"][field]
     added = extra.get(field, {"example.com/dongle": "2"})
     seen["status"][field] = known + added if isinstance(known, list) else known | added
-    assert needs_writing(here, seen)
-    assert not needs_writing(here, as_written(here, seen))
+    assert needs_writing(world, seen)
+    assert not needs_writing(world, as_written(world, seen))
 
 
 def test_the_status_of_a_node_without_one_is_sent_unchanged() -> None:
     """There is nothing to replace, and a directive would be parsed as a resource."""
-    here = offering()
-    wanted = status(here)
+    world = offering()
+    wanted = status(world)
     assert as_patch({}, wanted) == {**wanted, "declaredFeatures": None}
 
 
 def test_conditions_of_other_writers_are_kept_and_cause_no_write() -> None:
     """Conditions are merged by type."""
-    here = offering()
-    seen = standing(here)
+    world = offering()
+    seen = node_with_status(world)
     theirs = {"type": "KernelDeadlock", "status": "False"}
     seen["status"]["conditions"].append(theirs)
-    assert not needs_writing(here, seen)
-    later(here, 300)
-    assert theirs in as_written(here, seen)["status"]["conditions"]
+    assert not needs_writing(world, seen)
+    later(world, 300)
+    assert theirs in as_written(world, seen)["status"]["conditions"]
 
 
 def test_an_empty_list_that_the_api_drops_is_no_difference() -> None:
     """The API does not store an empty list of features."""
-    here = offering()
-    seen = standing(here)
+    world = offering()
+    seen = node_with_status(world)
     assert seen["status"].pop("declaredFeatures") == []
-    assert not needs_writing(here, seen)
+    assert not needs_writing(world, seen)
 
 
 @pytest.mark.parametrize("times", [{}, {"lastHeartbeatTime": None, "lastTransitionTime": None}])
 def test_a_condition_without_times_gets_them(times: dict[str, None]) -> None:
     """Another client may have written the condition by hand, and the node must still be maintained."""
-    here = offering()
-    seen = standing(here)
+    world = offering()
+    seen = node_with_status(world)
     ready = conditions(seen["status"])["Ready"]
     for field in ("lastHeartbeatTime", "lastTransitionTime"):
         del ready[field]
     ready.update(times)
-    later(here, 60)
-    found = conditions(status(here, seen))["Ready"]
+    later(world, 60)
+    found = conditions(status(world, seen))["Ready"]
     assert (found["lastHeartbeatTime"], found["lastTransitionTime"]) == ("2026-03-01T12:01:00Z",) * 2
-    assert needs_writing(here, seen)
+    assert needs_writing(world, seen)
 
 
 # Whether a plan shows the change.

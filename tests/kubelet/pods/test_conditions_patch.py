@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from podkit import EARLIER, merged, pod, said
+from podkit import EARLIER, merged, pod, stored_condition
 from podviewkit import status_patch
 
 from tensile.kubelet.pods.conditions import conditions_of, unschedulable_condition
@@ -21,7 +21,7 @@ def test_a_pod_without_a_status_has_an_empty_status() -> None:
 
 def test_conditions_are_returned_by_type_without_nulls() -> None:
     """The API writes null for an unset probe time, which equals an absent one."""
-    assert conditions_of(pod(status={"conditions": [said("Ready")]})) == {
+    assert conditions_of(pod(status={"conditions": [stored_condition("Ready")]})) == {
         "Ready": {"type": "Ready", "status": "True", "lastTransitionTime": EARLIER}
     }
 
@@ -59,9 +59,9 @@ def test_equal_values_are_not_sent() -> None:
 
 def test_values_that_differ_only_in_nulls_are_not_sent() -> None:
     """One version writes `startedAt: null` and another omits it, which is no difference."""
-    above = [{"name": "main", "state": {"terminated": {"exitCode": 1, "startedAt": None}}}]
+    upper_objects = [{"name": "main", "state": {"terminated": {"exitCode": 1, "startedAt": None}}}]
     under = [{"name": "main", "state": {"terminated": {"exitCode": 1}}}]
-    assert status_patch(pod(status={"containerStatuses": above}), {"containerStatuses": under}, {}) == {}
+    assert status_patch(pod(status={"containerStatuses": upper_objects}), {"containerStatuses": under}, {}) == {}
 
 
 @pytest.mark.parametrize("field", ["podIPs", "hostIPs", "addresses"])
@@ -96,7 +96,7 @@ def test_a_new_condition_is_sent_unchanged() -> None:
 
 def test_a_changed_condition_sends_null_for_its_old_fields() -> None:
     """A merge keeps fields that are not named, so a stale reason must be null."""
-    old = said("Ready", "False", reason="ContainersNotReady", message="m")
+    old = stored_condition("Ready", "False", reason="ContainersNotReady", message="m")
     new = {"type": "Ready", "status": "True", "lastTransitionTime": EARLIER}
     patch = status_patch(pod(status={"conditions": [old]}), {}, {"Ready": new})
     assert patch == {"conditions": [{**new, "reason": None, "message": None}]}
@@ -104,14 +104,14 @@ def test_a_changed_condition_sends_null_for_its_old_fields() -> None:
 
 def test_an_unwanted_condition_is_deleted_by_type() -> None:
     """Nothing is sent if the pod does not have the condition."""
-    upper = pod(status={"conditions": [said("Ready")]})
+    upper = pod(status={"conditions": [stored_condition("Ready")]})
     assert status_patch(upper, {}, {"Ready": None}) == {"conditions": [{"type": "Ready", "$patch": "delete"}]}
     assert status_patch(upper, {}, {"Other": None}) == {}
 
 
 def test_an_observed_generation_is_not_cleared() -> None:
     """The apiserver keeps the field if it is cleared, so clearing it would be repeated indefinitely."""
-    upper = pod(status={"conditions": [said("Ready", observedGeneration=3)]})
+    upper = pod(status={"conditions": [stored_condition("Ready", observedGeneration=3)]})
     same = {"type": "Ready", "status": "True", "lastTransitionTime": EARLIER}
     assert status_patch(upper, {}, {"Ready": same}) == {}
     assert status_patch(upper, {}, {"Ready": {**same, "observedGeneration": 4}}) == {

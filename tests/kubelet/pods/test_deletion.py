@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from podviewkit import delete_lower, remove_upper
-from worldkit import A, drop, put, twin, upper_pod, world
+from worldkit import A, delete_observed, make_lower_pod, make_upper_pod, make_world, put
 
 from tensile.kube.store import Cache, Entry
 from tensile.kubelet.pods.deletion import has_run, last_known_status
@@ -24,7 +24,7 @@ SUCCEEDED = {"phase": "Succeeded", "containerStatuses": [{"name": "main", "state
 def deleted(grace: int = 30, status: Manifest | None = None, **more: Any) -> Manifest:
     """Return an upper pod that is being deleted."""
     spec = more.pop("spec", None)
-    return upper_pod(
+    return make_upper_pod(
         spec=spec, status=status, deletionTimestamp="2026-03-01T12:00:30Z", deletionGracePeriodSeconds=grace, **more
     )
 
@@ -32,7 +32,7 @@ def deleted(grace: int = 30, status: Manifest | None = None, **more: Any) -> Man
 def lower(of: Manifest, status: Manifest | None = None, grace: int | None = None) -> Entry:
     """Store its lower pod, which is terminating if a grace period is given."""
     meta = {} if grace is None else {"deletionTimestamp": "2026-03-01T12:00:30Z", "deletionGracePeriodSeconds": grace}
-    return put(world().lowers[A].pods, twin(of, status, **meta))
+    return put(make_world().lowers[A].pods, make_lower_pod(of, status, **meta))
 
 
 def test_an_unrequested_deletion_only_mirrors_the_status() -> None:
@@ -66,10 +66,10 @@ def test_a_plain_pod_is_removed_without_a_status_write() -> None:
 )
 def test_a_pod_that_controllers_count_gets_a_terminal_phase_before_its_removal(more: dict[str, Any]) -> None:
     """The phase is Failed, and the status write has the UID as its precondition."""
-    said, gone = remove_upper(deleted(status=RAN, **more), None, NOW).wanted
-    assert isinstance(said, Patched)
-    assert said.patch.body["status"]["phase"] == "Failed"
-    assert said.patch.body["metadata"] == {"uid": "Pod-web"}
+    status_write, gone = remove_upper(deleted(status=RAN, **more), None, NOW).wanted
+    assert isinstance(status_write, Patched)
+    assert status_write.patch.body["status"]["phase"] == "Failed"
+    assert status_write.patch.body["metadata"] == {"uid": "Pod-web"}
     assert isinstance(gone, Absent)
 
 
@@ -80,18 +80,18 @@ def test_an_interrupted_deletion_is_sent_again() -> None:
 
 def departing(*pods: Manifest, remembers: int = 1) -> tuple[Entry, LowerWorld]:
     """Return the entry of an upper pod, and a lower in which these lower pods of its name were removed."""
-    here = world()
-    lower_world = here.lowers[A]
+    world = make_world()
+    lower_world = world.lowers[A]
     lower_world.pods = Cache(transform_lower_pod, remembers=remembers)
     for pod in pods:
         put(lower_world.pods, pod)
-        drop(lower_world.pods, "web")
-    return put(lower_world.upper_pods, upper_pod()), lower_world
+        delete_observed(lower_world.pods, "web")
+    return put(lower_world.upper_pods, make_upper_pod()), lower_world
 
 
 def test_the_last_known_status_is_that_of_the_pods_own_lower_pod() -> None:
     """The status of an older pod of the name does not count, and a forgotten one is not known."""
-    mine, older = twin(upper_pod(), SUCCEEDED), twin(upper_pod(uid="older"), SUCCEEDED)
+    mine, older = make_lower_pod(make_upper_pod(), SUCCEEDED), make_lower_pod(make_upper_pod(uid="older"), SUCCEEDED)
     last = last_known_status(*departing(mine))
     assert last is not None
     assert last.phase == "Succeeded"
@@ -102,10 +102,10 @@ def test_the_last_known_status_is_that_of_the_pods_own_lower_pod() -> None:
 
 def test_a_pod_has_run_if_the_status_of_either_side_reports_it() -> None:
     """A lower pod may have been removed before its status was mirrored."""
-    assert has_run(*departing(twin(upper_pod(), RAN)))
-    assert not has_run(*departing(twin(upper_pod())))
-    assert not has_run(*departing(twin(upper_pod(uid="older"), RAN)))
+    assert has_run(*departing(make_lower_pod(make_upper_pod(), RAN)))
+    assert not has_run(*departing(make_lower_pod(make_upper_pod())))
+    assert not has_run(*departing(make_lower_pod(make_upper_pod(uid="older"), RAN)))
     assert not has_run(*departing())
     upper, lower_world = departing()
-    assert has_run(put(lower_world.upper_pods, upper_pod(status=RAN)), lower_world)
+    assert has_run(put(lower_world.upper_pods, make_upper_pod(status=RAN)), lower_world)
     assert not has_run(upper, lower_world)

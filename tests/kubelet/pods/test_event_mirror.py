@@ -7,11 +7,11 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import orjson
-from answering import Answering, Held
-from eventkit import lower_event, lower_of, mirrored
+from answering import FakeCluster, HeldResponse
+from eventkit import lower_event, lower_of, mirrored_world
 from tasks import background
 from virtualtime import in_virtual_time
-from worldkit import drop, put
+from worldkit import delete_observed, put
 
 from tensile.errors import AlreadyExists, Conflict, Denied, NotFound, Throttled, Unreachable
 from tensile.kube.cluster import WatchEvent
@@ -35,12 +35,12 @@ QUIET = "quiet/web"
 class RunningMirror:
     """A mirror with mirrored pods, and an upper cluster with configurable answers."""
 
-    def __init__(self, here: World) -> None:
-        self.world = here
-        self.upper = Answering("")
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.upper = FakeCluster("")
         self.is_busy = False
         self._heard = 0
-        self.mirror = EventMirror(lower_of(here), here, self.upper, lambda: self.is_busy)
+        self.mirror = EventMirror(lower_of(world), world, self.upper, lambda: self.is_busy)
 
     def hear(self, sort: str = "ADDED", name: str = "web", uid: str = "e-1", **fields: Any) -> None:
         """Send an event of a lower pod to the mirror."""
@@ -59,27 +59,27 @@ class RunningMirror:
 
     def created(self) -> Counter[str]:
         """Count the created events by namespace."""
-        return Counter(one.ref.namespace for one in self.upper.asked if one.verb == "create")
+        return Counter(one.ref.namespace for one in self.upper.calls if one.verb == "create")
 
     def written(self) -> list[tuple[str, int]]:
         """Return the writes in order, with the count that each contains."""
         bodies = [
-            (one.verb, one.carried if one.verb == "create" else one.carried[0].body)
-            for one in self.upper.asked
+            (one.verb, one.payload if one.verb == "create" else one.payload[0].body)
+            for one in self.upper.calls
             if one.verb != "read"
         ]
         return [(verb, body["count"]) for verb, body in bodies]
 
     def copy(self, **fields: Any) -> Manifest:
         """Return the first created copy as it is stored."""
-        made = next(one.carried for one in self.upper.asked if one.verb == "create")
+        made = next(one.payload for one in self.upper.calls if one.verb == "create")
         return {**made, "metadata": {**made["metadata"], "uid": "copy-1"}, **fields}
 
 
 @asynccontextmanager
 async def mirroring(*names: str) -> AsyncIterator[RunningMirror]:
     """Run a mirror."""
-    bench = RunningMirror(mirrored(*names))
+    bench = RunningMirror(mirrored_world(*names))
     async with background(bench.mirror.run()):
         yield bench
 
@@ -111,7 +111,7 @@ async def test_unrelated_events_are_not_queued() -> None:
         bench.mirror.on_event(WatchEvent("ADDED", b"nonsense"))
         assert len(bench.mirror) == 0
         await turn(3)
-        assert bench.upper.asked == []
+        assert bench.upper.calls == []
 
 
 @in_virtual_time
@@ -161,8 +161,8 @@ async def test_repetitions_of_a_waiting_event_are_copied_once() -> None:
         bench.hear("MODIFIED", count=4)
         await turn(2)
         assert bench.written() == [("create", 3), ("patch", 4)]
-        patch, _ = bench.upper.asked[-1].carried
-        assert patch.body["metadata"] == {"uid": f"made-{bench.upper.asked[-1].ref.name}"}
+        patch, _ = bench.upper.calls[-1].payload
+        assert patch.body["metadata"] == {"uid": f"made-{bench.upper.calls[-1].ref.name}"}
 
 
 @in_virtual_time
@@ -185,13 +185,13 @@ async def test_events_wait_while_the_engine_is_busy() -> None:
 async def test_a_round_stops_as_soon_as_the_engine_is_busy() -> None:
     """The mirror stops between two events of one round."""
     async with mirroring() as bench:
-        held = Held(orjson.dumps({"metadata": {"uid": "copy-1"}}))
-        bench.upper.answer("create", held)
+        held = HeldResponse(orjson.dumps({"metadata": {"uid": "copy-1"}}))
+        bench.upper.queue_responses("create", held)
         for number in range(5):
             bench.hear(uid=f"e-{number}")
-        await held.began.wait()
+        await held.started.wait()
         bench.is_busy = True
-        held.go.set()
+        held.release.set()
         await turn(3)
         assert len(bench.written()) == 1
 
@@ -219,8 +219,8 @@ async def test_a_copy_from_an_earlier_run_is_updated() -> None:
         stored = earlier.copy()
     for count, written in ((2, [("create", 2), ("patch", 2)]), (1, [("create", 1)])):
         async with mirroring() as bench:
-            bench.upper.answer("create", AlreadyExists("exists", status=409))
-            bench.upper.answer("read", stored)
+            bench.upper.queue_responses("create", AlreadyExists("exists", status=409))
+            bench.upper.queue_responses("read", stored)
             bench.hear("MODIFIED", count=count)
             await turn(2)
             assert bench.written() == written
@@ -231,8 +231,8 @@ async def test_a_copy_from_an_earlier_run_is_updated() -> None:
 async def test_an_event_of_another_writer_under_the_name_is_not_changed() -> None:
     """The copy counts as failed."""
     async with mirroring() as bench:
-        bench.upper.answer("create", AlreadyExists("exists", status=409))
-        bench.upper.answer("read", {"metadata": {"uid": "x"}, "involvedObject": {"uid": "Pod-web"}})
+        bench.upper.queue_responses("create", AlreadyExists("exists", status=409))
+        bench.upper.queue_responses("read", {"metadata": {"uid": "x"}, "involvedObject": {"uid": "Pod-web"}})
         bench.hear()
         await turn(2)
         assert [verb for verb, _ in bench.written()] == ["create"]
@@ -246,7 +246,7 @@ async def test_a_deleted_copy_is_created_again() -> None:
         async with mirroring() as bench:
             bench.hear()
             await turn()
-            bench.upper.answer("patch", error)
+            bench.upper.queue_responses("patch", error)
             bench.hear("MODIFIED", count=2)
             await turn(2)
             assert bench.written() == [("create", 1), ("patch", 2), ("create", 2)]
@@ -256,7 +256,7 @@ async def test_a_deleted_copy_is_created_again() -> None:
 async def test_an_event_is_retried_if_the_upper_is_unreachable_or_throttles() -> None:
     """It keeps its position, and is sent with the newest count that has arrived in between."""
     async with mirroring() as bench:
-        bench.upper.answer("create", Unreachable("away"), Throttled("slower", retry_after=30))
+        bench.upper.queue_responses("create", Unreachable("away"), Throttled("slower", retry_after=30))
         bench.hear()
         bench.hear(uid="e-2", count=7)
         await turn()
@@ -270,7 +270,7 @@ async def test_an_event_is_retried_if_the_upper_is_unreachable_or_throttles() ->
 async def test_a_rejected_event_does_not_delay_the_next() -> None:
     """A terminating namespace accepts no events, and other namespaces do."""
     async with mirroring() as bench:
-        bench.upper.answer("create", Denied("no", status=403))
+        bench.upper.queue_responses("create", Denied("no", status=403))
         bench.hear()
         bench.hear(uid="e-2")
         await turn()
@@ -282,9 +282,9 @@ async def test_an_event_is_dropped_if_its_pod_is_deleted_before_the_copy() -> No
     """Otherwise the copy would refer to a pod that does not exist."""
     async with mirroring() as bench:
         bench.hear()
-        drop(lower_of(bench.world).pods, "web")
+        delete_observed(lower_of(bench.world).pods, "web")
         await turn(2)
-        assert bench.upper.asked == []
+        assert bench.upper.calls == []
         assert len(bench.mirror) == 0
 
 
@@ -293,12 +293,14 @@ async def test_an_event_that_arrives_before_its_pod_is_cached_is_kept() -> None:
     """The lower scheduler may report a pod before its creation is answered; an event with a foreign UID is dropped."""
     async with mirroring() as bench:
         pods = lower_of(bench.world).pods
-        (below,) = pods
-        drop(pods, "web")
+        (lower_entry,) = pods
+        delete_observed(pods, "web")
         bench.hear()
         bench.hear(uid="e-2", involvedObject={"uid": "a stranger's"})
         assert len(bench.mirror) == 2
-        put(pods, {**below.manifest(), "metadata": {**below.manifest()["metadata"], "uid": "below-Pod-web"}})
+        put(
+            pods, {**lower_entry.manifest(), "metadata": {**lower_entry.manifest()["metadata"], "uid": "below-Pod-web"}}
+        )
         await turn(2)
         assert bench.written() == [("create", 1)]
 
@@ -344,7 +346,7 @@ async def test_a_flood_of_one_namespace_does_not_delay_another_namespace() -> No
         assert len(bench.mirror) == MOST_WAITING
         await asyncio.sleep(PAUSE_SECONDS * 1.5)
         assert bench.created()["quiet"] == 1
-        assert [one.ref.namespace for one in bench.upper.asked].index("quiet") <= 1
+        assert [one.ref.namespace for one in bench.upper.calls].index("quiet") <= 1
 
 
 @in_virtual_time
@@ -378,7 +380,7 @@ async def test_waiting_events_are_truncated_to_what_is_copied() -> None:
 async def test_only_the_namespace_whose_copy_failed_is_paused() -> None:
     """A failing webhook for one namespace is retried after seconds, and other namespaces do not wait."""
     async with mirroring(LOUD[0], QUIET) as bench:
-        bench.upper.answer("create", Unreachable("webhook down", status=500))
+        bench.upper.queue_responses("create", Unreachable("webhook down", status=500))
         bench.hear_many(LOUD[0])
         bench.hear_many(QUIET, 3)
         await asyncio.sleep(PAUSE_SECONDS * 1.5)

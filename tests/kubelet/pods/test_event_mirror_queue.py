@@ -10,11 +10,11 @@ def queue(*places: str, limit: int = 100) -> FairQueue[str]:
     """Return a queue of items "NAMESPACE/UID", each named after its key."""
     found: FairQueue[str] = FairQueue(limit)
     for one in places:
-        found.put(place(one), one)
+        found.put(event_key(one), one)
     return found
 
 
-def place(name: str) -> EventKey:
+def event_key(name: str) -> EventKey:
     """Return the key that "NAMESPACE/UID" names."""
     return EventKey(*name.split("/"))
 
@@ -23,7 +23,7 @@ def emptied(found: FairQueue[str], *but: str) -> list[str]:
     """Remove all items except those of some namespaces, and return them in order."""
     taken = []
     while one := found.take(lambda namespace: namespace not in but):
-        assert one[0] == place(one[1])
+        assert one[0] == event_key(one[1])
         taken.append(one[1])
     return taken
 
@@ -44,10 +44,10 @@ def test_a_paused_namespace_does_not_delay_others() -> None:
 def test_a_newer_item_replaces_the_one_with_its_key() -> None:
     """It keeps the position of the first item."""
     found = queue("a/1", "a/2")
-    assert not found.put(place("a/1"), "a/1")
+    assert not found.put(event_key("a/1"), "a/1")
     assert len(found) == 2
-    assert place("a/1") in found
-    assert place("b/1") not in found
+    assert event_key("a/1") in found
+    assert event_key("b/1") not in found
     assert emptied(found) == ["a/1", "a/2"]
 
 
@@ -59,21 +59,21 @@ def test_the_longest_queue_loses_its_oldest_item() -> None:
     assert len(found) == 10
     assert [one for one in emptied(found) if one.startswith("quiet")] == ["quiet/1", "quiet/2"]
     full = queue(*[f"loud/{number}" for number in range(10)], limit=10)
-    assert full.put(place("quiet/1"), "quiet/1")
+    assert full.put(event_key("quiet/1"), "quiet/1")
     assert emptied(full)[:2] == ["loud/1", "quiet/1"]
 
 
 def test_an_item_that_is_put_back_is_the_first_of_its_namespace() -> None:
     """It is dropped if a newer item of its key has arrived, or if the queue is full."""
     found = queue("a/1", "a/2")
-    where, item = found.take(lambda _: True) or (place("?/?"), "")
+    where, item = found.take(lambda _: True) or (event_key("?/?"), "")
     found.put_back(where, item)
     assert emptied(found) == ["a/1", "a/2"]
     found = queue("a/1")
-    found.put_back(place("a/1"), "older")
+    found.put_back(event_key("a/1"), "older")
     assert emptied(found) == ["a/1"]
     full = queue("a/1", limit=1)
-    full.put_back(place("b/1"), "b/1")
+    full.put_back(event_key("b/1"), "b/1")
     assert emptied(full) == ["a/1"]
 
 

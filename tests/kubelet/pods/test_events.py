@@ -4,8 +4,8 @@ from typing import Any
 
 import orjson
 import pytest
-from eventkit import lower_event, lower_of, mirrored
-from worldkit import OWNER_HERE, STRANGER, A, marked, put, thing
+from eventkit import lower_event, lower_of, mirrored_world
+from worldkit import OWNER_HERE, STRANGER, A, make_object, put, with_owner_marks
 
 from tensile.kubelet.pods.events import (
     OF_CLAIMS,
@@ -26,10 +26,10 @@ from tensile.objects import CLAIM, EVENT, UPPER, Manifest, Ref
 from tensile.reconcile.world import NamespaceNaming, World
 
 
-def subject(raw: bytes, here: World | None = None) -> EventSubject | None:
+def subject(raw: bytes, world: World | None = None) -> EventSubject | None:
     """Return the upper pod that an event refers to."""
     seen = event_header(raw)
-    of = here or mirrored()
+    of = world or mirrored_world()
     return subject_of(seen, lower_of(of), of) if seen else None
 
 
@@ -79,11 +79,11 @@ def test_an_event_copied_by_another_topology_is_copied() -> None:
 
 def test_an_event_of_a_pod_without_an_upper_pod_is_not_copied() -> None:
     """There is no object that the copy could refer to."""
-    here = mirrored()
-    upper = lower_of(here).upper_pods.get("default", "web")
+    world = mirrored_world()
+    upper = lower_of(world).upper_pods.get("default", "web")
     assert upper is not None
-    lower_of(here).upper_pods.remove(upper.raw)
-    assert subject(lower_event(), here) is None
+    lower_of(world).upper_pods.remove(upper.raw)
+    assert subject(lower_event(), world) is None
 
 
 @pytest.mark.parametrize("raw", [b"", b"[]", b"{}", b'{"metadata":{"uid":1}}', lower_event(message="x" * (1 << 16))])
@@ -137,12 +137,12 @@ def of_claim(**fields: Any) -> bytes:
 
 def claimed(**marks: Any) -> World:
     """Return a world with a mirrored claim in lower-a and its upper claim."""
-    here = mirrored()
+    world = mirrored_world()
     spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
-    put(here.upper.more[CLAIM], {**thing("PersistentVolumeClaim", "data", uid="claim-data"), "spec": spec})
-    made = {**thing("PersistentVolumeClaim", "data", uid="below-claim-data"), "spec": spec}
-    put(lower_of(here).more[CLAIM], marked(made, "claim-data", **marks))
-    return here
+    put(world.upper.more[CLAIM], {**make_object("PersistentVolumeClaim", "data", uid="claim-data"), "spec": spec})
+    made = {**make_object("PersistentVolumeClaim", "data", uid="below-claim-data"), "spec": spec}
+    put(lower_of(world).more[CLAIM], with_owner_marks(made, "claim-data", **marks))
+    return world
 
 
 def test_a_warning_of_a_mirrored_claim_refers_to_the_upper_claim() -> None:
@@ -175,9 +175,9 @@ def test_other_events_of_claims_are_not_copied(fields: dict[str, Any], marks: di
 
 def test_an_event_of_a_claim_in_an_unmapped_namespace_is_not_copied() -> None:
     """The upper claim cannot be determined."""
-    here = claimed()
-    lower_of(here).naming = NamespaceNaming("demo", OWNER_HERE.mark)
-    assert subject(of_claim(), here) is None
+    world = claimed()
+    lower_of(world).naming = NamespaceNaming("demo", OWNER_HERE.mark)
+    assert subject(of_claim(), world) is None
 
 
 def test_the_name_of_a_copy_follows_from_the_lower_events_uid() -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from podviewkit import is_kept_out
-from worldkit import upper_pod
+from worldkit import make_upper_pod
 
 from tensile.kubelet.pods.rule import excluded
 from tensile.objects import Manifest
@@ -15,18 +15,18 @@ HIDDEN = ("kube-system", "default")
 def owned(kind: str, *, controller: bool = True, **meta: Any) -> Manifest:
     """Return a pod with an owner of some kind."""
     owner = {"apiVersion": "apps/v1", "kind": kind, "name": "agent", "uid": "o", "controller": controller}
-    return upper_pod(ownerReferences=[owner], **meta)
+    return make_upper_pod(ownerReferences=[owner], **meta)
 
 
-def told(pod: Manifest, reason: str, status: str = "False") -> Manifest:
+def pod_with_condition(pod: Manifest, reason: str, status: str = "False") -> Manifest:
     """Return the pod with the Mirrored condition."""
-    said = {"type": "tensile-kube.io/Mirrored", "status": status, "reason": reason}
-    return {**pod, "status": {**pod["status"], "conditions": [said]}}
+    condition = {"type": "tensile-kube.io/Mirrored", "status": status, "reason": reason}
+    return {**pod, "status": {**pod["status"], "conditions": [condition]}}
 
 
 def test_pods_without_an_owner_and_of_a_replica_set_are_mirrored() -> None:
     """Only the controller kind DaemonSet excludes a pod."""
-    assert excluded(upper_pod(), ()) is None
+    assert excluded(make_upper_pod(), ()) is None
     assert excluded(owned("ReplicaSet"), ()) is None
 
 
@@ -53,12 +53,12 @@ def test_the_label_does_not_override_an_excluded_namespace() -> None:
 @pytest.mark.parametrize(
     ("pod", "namespaces", "kept"),
     [
-        (told(upper_pod(), "NamespaceExcluded"), HIDDEN, True),
-        (told(owned("DaemonSet"), "DaemonSetNotMirrored"), (), True),
-        (upper_pod(), HIDDEN, False),
-        (told(upper_pod(), "NamespaceExcluded"), (), False),
-        (told(upper_pod(), "NameConflict"), HIDDEN, False),
-        (told(upper_pod(), "NamespaceExcluded", "True"), HIDDEN, False),
+        (pod_with_condition(make_upper_pod(), "NamespaceExcluded"), HIDDEN, True),
+        (pod_with_condition(owned("DaemonSet"), "DaemonSetNotMirrored"), (), True),
+        (make_upper_pod(), HIDDEN, False),
+        (pod_with_condition(make_upper_pod(), "NamespaceExcluded"), (), False),
+        (pod_with_condition(make_upper_pod(), "NameConflict"), HIDDEN, False),
+        (pod_with_condition(make_upper_pod(), "NamespaceExcluded", "True"), HIDDEN, False),
     ],
     ids=["marked", "marked, of a DaemonSet", "not marked yet", "no longer excluded", "another reason", "mirrored"],
 )

@@ -50,10 +50,10 @@ def test_replacing_token_volumes_of_many_items_is_fast() -> None:
 )
 def test_reflecting_many_restarted_containers_is_fast(kind: str, statuses: str, shown: str) -> None:
     """All containers run again after they ended, which is permitted except for ephemeral containers."""
-    above = [{"name": name, "state": {"terminated": {"exitCode": 1}}} for name in NAMES]
-    below = [{"name": name, "state": {"running": {}}} for name in NAMES]
-    upper = pod({kind: [{"name": name, "image": "app:1"} for name in NAMES]}, {statuses: above})
-    seconds, found = taken(lambda: reflected_containers(upper, {"status": {statuses: below}}))
+    upper_objects = [{"name": name, "state": {"terminated": {"exitCode": 1}}} for name in NAMES]
+    lower_objects = [{"name": name, "state": {"running": {}}} for name in NAMES]
+    upper = pod({kind: [{"name": name, "image": "app:1"} for name in NAMES]}, {statuses: upper_objects})
+    seconds, found = taken(lambda: reflected_containers(upper, {"status": {statuses: lower_objects}}))
     assert [list(one["state"]) for one in found[statuses]] == [[shown]] * len(NAMES)
     assert seconds < MOST
 
@@ -61,12 +61,12 @@ def test_reflecting_many_restarted_containers_is_fast(kind: str, statuses: str, 
 @pytest.mark.parametrize("kind", ["containers", "initContainers", "sidecars"])
 def test_summing_the_requests_of_many_containers_is_fast(kind: str) -> None:
     """Each container requests twenty resources of its own and has its own status."""
-    asked = {name: {f"a/{name}-{one}": "1" for one in range(20)} for name in NAMES[:1_000]}
-    listed = [{"name": name, "resources": {"requests": of}} for name, of in asked.items()]
+    requests = {name: {f"a/{name}-{one}": "1" for one in range(20)} for name in NAMES[:1_000]}
+    listed = [{"name": name, "resources": {"requests": of}} for name, of in requests.items()]
     restarts = [{**one, "restartPolicy": "Always"} for one in listed]
     lists = {"containers": listed, "initContainers": listed, "sidecars": restarts}
     spec = {"containers": [], ("initContainers" if kind == "sidecars" else kind): lists[kind]}
     status = {"containerStatuses" if kind == "containers" else "initContainerStatuses": listed}
     seconds, found = taken(lambda: pod_requests(pod(spec, status)))
-    assert found == {**{name: 1000 for of in asked.values() for name in of}, "pods": 1000}
+    assert found == {**{name: 1000 for of in requests.values() for name in of}, "pods": 1000}
     assert seconds < 2 * MOST

@@ -8,17 +8,17 @@ from worldkit import (
     OWNER_HERE,
     STRANGER,
     A,
-    decided,
-    home,
-    marked,
+    add_namespace,
+    add_virtual_node,
+    decision_and_plan,
+    make_lower_pod,
+    make_upper_pod,
+    make_world,
     put,
-    raised,
-    referring,
-    stored,
+    spec_with_references,
+    stored_bytes,
     token_volume,
-    twin,
-    upper_pod,
-    world,
+    with_owner_marks,
 )
 
 from tensile.kubelet.pods.lost_pods import PodOrphanRule, differences, token_volume_names
@@ -40,17 +40,17 @@ RUNS = {"phase": "Running", "containerStatuses": [{"name": "main", "ready": True
 
 def adopting(upper: Manifest, found: Manifest, mode: str = "adopt") -> World:
     """Return a world in which a bound upper pod finds a lower pod of its name."""
-    here = world(f"name: lower-a, onConflict: {mode}")
-    raised(here)
-    home(here)
-    put(here.lowers[A].upper_pods, upper)
-    put(here.lowers[A].foreign_pods, found)
-    return here
+    world = make_world(f"name: lower-a, onConflict: {mode}")
+    add_virtual_node(world)
+    add_namespace(world)
+    put(world.lowers[A].upper_pods, upper)
+    put(world.lowers[A].foreign_pods, found)
+    return world
 
 
 def legacy(of: Manifest, **meta: Any) -> Manifest:
     """Return a lower pod as tensile-kube creates it, with the same name and its label."""
-    pod = deepcopy(twin(of))
+    pod = deepcopy(make_lower_pod(of))
     pod["metadata"] = {
         "name": pod["metadata"]["name"],
         "namespace": "default",
@@ -62,15 +62,15 @@ def legacy(of: Manifest, **meta: Any) -> Manifest:
     return pod
 
 
-def the_step(here: World) -> Step:
+def the_step(world: World) -> Step:
     """Return the only step for the pod."""
-    (step,) = decided(PodRule(), KEY, here)[1].steps
+    (step,) = decision_and_plan(PodRule(), KEY, world)[1].steps
     return step
 
 
-def complaint(here: World) -> str:
+def complaint(world: World) -> str:
     """Return the message of the pod's problem, and require that nothing else is done."""
-    decision, found = decided(PodRule(), KEY, here)
+    decision, found = decision_and_plan(PodRule(), KEY, world)
     assert found.problem is not None
     assert found.problem.reason == "NameConflict"
     assert [type(one) for one in decision.wanted] == [Patched, EmitEvent]
@@ -80,17 +80,17 @@ def complaint(here: World) -> str:
 
 def test_a_pod_of_tensile_kube_is_adopted() -> None:
     """One patch with the resourceVersion as its precondition adds the marks and the Namespace as owner."""
-    upper = upper_pod(labels={"app": "web"})
+    upper = make_upper_pod(labels={"app": "web"})
     found = legacy(upper)
-    here = adopting(upper, found)
-    step = the_step(here)
+    world = adopting(upper, found)
+    step = the_step(world)
     assert (step.verb, step.ref, step.uid, step.in_plan) == ("patch", REF, "theirs", True)
     assert step.reason == "onConflict: adopt"
     assert step.patch is not None
     assert {"op": "replace", "path": "/metadata/resourceVersion", "value": "2"} in step.patch.body
     stored = {**found, "metadata": {**found["metadata"], "resourceVersion": "2"}}
     after = patched(stored, step.patch)["metadata"]
-    wanted = twin(upper)["metadata"]
+    wanted = make_lower_pod(upper)["metadata"]
     assert after["labels"] == wanted["labels"]
     assert after["annotations"].items() >= {UPPER_UID: uid(upper), OWNER_NAME: "demo"}.items()
     assert after["ownerReferences"] == wanted["ownerReferences"]
@@ -98,9 +98,9 @@ def test_a_pod_of_tensile_kube_is_adopted() -> None:
 
 def test_a_pod_of_a_removed_topology_is_adopted() -> None:
     """It was created for the same upper pod and runs the same program."""
-    upper = upper_pod()
-    here = adopting(upper, marked(legacy(upper), uid(upper), SIBLING))
-    written = {one["path"]: one.get("value") for one in the_step(here).operations}
+    upper = make_upper_pod()
+    world = adopting(upper, with_owner_marks(legacy(upper), uid(upper), SIBLING))
+    written = {one["path"]: one.get("value") for one in the_step(world).operations}
     assert written[f"/metadata/labels/{OWNER.replace('/', '~1')}"] == OWNER_HERE.mark
     assert written[f"/metadata/annotations/{OWNER_NAME.replace('/', '~1')}"] == "demo"
 
@@ -108,20 +108,20 @@ def test_a_pod_of_a_removed_topology_is_adopted() -> None:
 @pytest.mark.parametrize("owner", [SIBLING, OWNER_HERE], ids=["another topology's", "this topology's, forged"])
 def test_a_pod_that_runs_another_program_is_not_adopted_whatever_its_marks_are(owner: Owner) -> None:
     """Anyone who may create a pod there can write an owner and an upper UID."""
-    upper = upper_pod()
-    other = legacy(upper_pod(spec={"containers": [{"name": "main", "image": "app:2"}]}))
-    found = marked(other, uid(upper), owner)
+    upper = make_upper_pod()
+    other = legacy(make_upper_pod(spec={"containers": [{"name": "main", "image": "app:2"}]}))
+    found = with_owner_marks(other, uid(upper), owner)
     found["metadata"].pop("managedFields")
-    here = adopting(upper, found)
-    assert "container main has a different image" in complaint(here)
+    world = adopting(upper, found)
+    assert "container main has a different image" in complaint(world)
 
 
 def test_a_pod_that_ran_is_not_lost_while_a_lower_pod_may_be_adopted() -> None:
     """A lower pod that may never be adopted does not prevent the verification."""
-    upper = upper_pod(status=RUNS)
+    upper = make_upper_pod(status=RUNS)
     orphans = PodOrphanRule()
     assert orphans.decide(orphans_key(A), adopting(upper, legacy(upper))).wanted == ()
-    theirs = adopting(upper, marked(legacy(upper), uid(upper), SIBLING))
+    theirs = adopting(upper, with_owner_marks(legacy(upper), uid(upper), SIBLING))
     assert orphans.decide(orphans_key(A), theirs).wanted == ()
     stranger = adopting(upper, legacy(upper, labels={}, annotations={}))
     (wanted,) = orphans.decide(orphans_key(A), stranger).wanted
@@ -171,12 +171,12 @@ def test_irrelevant_differences_do_not_prevent_adoption(wanted: Manifest, found:
 def test_token_volumes_are_recognized_by_the_upper_pod() -> None:
     """A volume that only has such a name is compared like any other."""
     own = {"name": "kube-api-access-own", "projected": {"sources": [{"secret": {"name": "s"}}]}}
-    assert token_volume_names(upper_pod(spec={"volumes": [token_volume(), own]})) == {"kube-api-access-x"}
+    assert token_volume_names(make_upper_pod(spec={"volumes": [token_volume(), own]})) == {"kube-api-access-x"}
     assert list(differences(spec(volumes=[own]), spec())) == ["its volume kube-api-access-own is different"]
 
 
 @pytest.mark.parametrize(
-    ("wanted", "found", "words"),
+    ("wanted", "found", "message"),
     [
         (spec(), spec(main={"image": "app:2"}), "container main has a different image"),
         (spec(), spec(main={"command": ["other"]}), "container main has a different command"),
@@ -197,15 +197,15 @@ def test_token_volumes_are_recognized_by_the_upper_pod() -> None:
          "it is owned by ReplicaSet native"),
     ],
 )  # fmt: skip
-def test_each_difference_is_named(wanted: Manifest, found: Manifest, words: str) -> None:
+def test_each_difference_is_named(wanted: Manifest, found: Manifest, message: str) -> None:
     """The user learns what to change, or that it is another program."""
-    assert list(differences(wanted, found)) == [words]
+    assert list(differences(wanted, found)) == [message]
 
 
 def test_the_cache_keeps_complete_pods_only_if_they_may_be_adopted() -> None:
     """Of other pods only the requests are kept, to save memory."""
-    upper = upper_pod(spec=referring(secrets=["password"]))
-    assert pod_demand(stored(legacy(upper), 2)).raw
-    assert pod_demand(stored(upper, 2)).raw == b""
-    facts = pod_demand(stored(marked(legacy(upper), "one", STRANGER), 2))
+    upper = make_upper_pod(spec=spec_with_references(secrets=["password"]))
+    assert pod_demand(stored_bytes(legacy(upper), 2)).raw
+    assert pod_demand(stored_bytes(upper, 2)).raw == b""
+    facts = pod_demand(stored_bytes(with_owner_marks(legacy(upper), "one", STRANGER), 2))
     assert (bool(facts.raw), facts.facts.mark, facts.facts.made_for) == (True, STRANGER.mark, "one")

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from podkit import place, pod
+from podkit import lower_context, pod
 
 from tensile.kubelet.pods.lower_context import scheduling_fields
 
@@ -18,7 +18,7 @@ VIRTUAL = {"key": "type", "operator": "In", "values": ["virtual-kubelet"]}
 def fields(spec: dict, selector: Any = None, **given: Any) -> dict:
     """Return the scheduling fields of a pod with this spec, and with this annotation written by the webhook."""
     moved = {} if selector is None else {"annotations": {"clusterSelector": json.dumps(selector)}}
-    return scheduling_fields(pod(spec, **moved), place(**given))
+    return scheduling_fields(pod(spec, **moved), lower_context(**given))
 
 
 def required(*terms: dict) -> dict:
@@ -179,10 +179,10 @@ def test_namespace_names_in_a_namespace_selector_are_mapped() -> None:
     """Each namespace has its name as a label; other parts of the selector are kept."""
     name, team = "kubernetes.io/metadata.name", {"key": "team", "operator": "In", "values": ["a"]}
     named = [{"key": name, "operator": "NotIn", "values": ["a", "b"]}, {"key": name, "operator": "Exists"}, team]
-    below = [{"key": name, "operator": "NotIn", "values": ["demo-a", "demo-b"]}, *named[1:]]
+    lower_objects = [{"key": name, "operator": "NotIn", "values": ["demo-a", "demo-b"]}, *named[1:]]
     for given, wanted in (
         ({"matchLabels": {name: "a", "team": "a"}}, {"matchLabels": {name: "demo-a", "team": "a"}}),
-        ({"matchExpressions": named}, {"matchExpressions": below}),
+        ({"matchExpressions": named}, {"matchExpressions": lower_objects}),
         ({"matchLabels": {"team": "a"}}, {"matchLabels": {"team": "a"}}),
         ({}, {}),
     ):

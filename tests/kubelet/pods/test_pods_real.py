@@ -66,7 +66,7 @@ class HandMadeNode:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def ground(sandbox: Sandbox) -> AsyncIterator[HandMadeNode]:
+async def hand_made_node(sandbox: Sandbox) -> AsyncIterator[HandMadeNode]:
     """Create node, namespaces and classes, and delete them at the end."""
     upper, lower = (Site(sandbox.clusters[name]) for name in ("upper", "lower-a"))
     made = [(site, "/api/v1/namespaces", {"metadata": {"name": SPACE}}) for site in (upper, lower)]
@@ -102,16 +102,18 @@ MARKED = {
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def rich(ground: HandMadeNode) -> AsyncIterator[tuple[Manifest, Manifest]]:
+async def rich(hand_made_node: HandMadeNode) -> AsyncIterator[tuple[Manifest, Manifest]]:
     """Create a pod with every field, and return the stored upper pod and the running lower pod."""
-    await ground.upper.create(f"/api/v1/namespaces/{SPACE}/configmaps", {"metadata": {"name": "parent"}})
-    parent = await ground.upper.read(f"/api/v1/namespaces/{SPACE}/configmaps/parent")
+    await hand_made_node.upper.create(f"/api/v1/namespaces/{SPACE}/configmaps", {"metadata": {"name": "parent"}})
+    parent = await hand_made_node.upper.read(f"/api/v1/namespaces/{SPACE}/configmaps/parent")
     owner = {"name": "parent", "uid": parent["metadata"]["uid"], "controller": True}
     reference = {"apiVersion": "v1", "kind": "ConfigMap", **owner}
-    upper = await ground.bound("rich", yaml.safe_load(EVERYTHING.read_text()), ownerReferences=[reference], **MARKED)
-    yield upper, await ground.mirrored(upper)
+    upper = await hand_made_node.bound(
+        "rich", yaml.safe_load(EVERYTHING.read_text()), ownerReferences=[reference], **MARKED
+    )
+    yield upper, await hand_made_node.mirrored(upper)
     released = {"metadata": {"$deleteFromPrimitiveList/finalizers": ["example.com/hold"]}}
-    await ground.upper.patch(f"{PODS}/rich", released, "strategic")
+    await hand_made_node.upper.patch(f"{PODS}/rich", released, "strategic")
 
 
 async def test_a_pod_with_every_field_runs_in_the_lower(rich: tuple[Manifest, Manifest]) -> None:
@@ -162,19 +164,21 @@ async def test_only_constraints_on_lower_nodes_arrive(rich: tuple[Manifest, Mani
     assert PROVIDER["key"] not in {toleration.get("key") for toleration in spec["tolerations"]}
 
 
-async def test_a_stored_lower_pod_needs_no_update(ground: HandMadeNode, rich: tuple[Manifest, Manifest]) -> None:
+async def test_a_stored_lower_pod_needs_no_update(
+    hand_made_node: HandMadeNode, rich: tuple[Manifest, Manifest]
+) -> None:
     """Defaults and admission of the lower cluster cause no drift immediately after the creation."""
     upper, lower = rich
     assert image_patch(upper, lower) is None
-    assert toleration_patch(upper, lower, ground.place) is None
+    assert toleration_patch(upper, lower, hand_made_node.place) is None
     assert resize_patch(upper, lower) is None
-    assert ephemeral_patch(upper, lower, ground.place) is None
+    assert ephemeral_patch(upper, lower, hand_made_node.place) is None
 
 
-async def test_a_status_is_written_once(ground: HandMadeNode, rich: tuple[Manifest, Manifest]) -> None:
+async def test_a_status_is_written_once(hand_made_node: HandMadeNode, rich: tuple[Manifest, Manifest]) -> None:
     """The upper apiserver accepts it, and the stored status needs no other write."""
     upper, lower = rich
-    stored = await ground.written(upper, upper_status(upper, lower, generation=1))
+    stored = await hand_made_node.written(upper, upper_status(upper, lower, generation=1))
     assert stored["status"]["phase"] == "Running"
     assert stored["status"]["podIP"] == lower["status"]["podIP"]
     assert {one["name"] for one in stored["status"]["containerStatuses"]} == {"main", "second"}
@@ -183,62 +187,62 @@ async def test_a_status_is_written_once(ground: HandMadeNode, rich: tuple[Manife
     assert (ready["status"], ready["reason"]) == ("False", "ReadinessGatesNotReady")
 
 
-async def test_an_opened_readiness_gate_makes_the_pod_ready(ground: HandMadeNode) -> None:
+async def test_an_opened_readiness_gate_makes_the_pod_ready(hand_made_node: HandMadeNode) -> None:
     """An upper controller opens the gate, which is the only missing condition."""
-    upper = await ground.bound("gated", {"readinessGates": [{"conditionType": "example.com/gate"}]})
-    lower = await ground.mirrored(upper)
-    closed = await ground.written(upper, upper_status(upper, lower, generation=1))
+    upper = await hand_made_node.bound("gated", {"readinessGates": [{"conditionType": "example.com/gate"}]})
+    lower = await hand_made_node.mirrored(upper)
+    closed = await hand_made_node.written(upper, upper_status(upper, lower, generation=1))
     gate = {"type": "example.com/gate", "status": "True", "lastTransitionTime": NOW}
-    opened = await ground.written(closed, {"status": {"conditions": [gate]}})
-    stored = await ground.written(opened, upper_status(opened, lower, generation=1))
+    opened = await hand_made_node.written(closed, {"status": {"conditions": [gate]}})
+    stored = await hand_made_node.written(opened, upper_status(opened, lower, generation=1))
     by_type = {one["type"]: one for one in stored["status"]["conditions"]}
     assert (by_type["Ready"]["status"], by_type["example.com/gate"]["status"]) == ("True", "True")
     assert "reason" not in by_type["Ready"]
     assert upper_status(stored, lower, generation=1) is None
 
 
-async def test_changed_addresses_are_accepted(ground: HandMadeNode) -> None:
+async def test_changed_addresses_are_accepted(hand_made_node: HandMadeNode) -> None:
     """The apiserver accepts two addresses, then a different one, then none."""
-    upper = await ground.bound("moving")
+    upper = await hand_made_node.bound("moving")
     for addresses in (["10.9.0.1", "fd00::9"], ["10.9.0.2"], []):
         pairs = {"podIP": addresses[0], "podIPs": [{"ip": one} for one in addresses]} if addresses else {}
         status = {"phase": "Running", "hostIP": "10.8.0.1", "hostIPs": [{"ip": "10.8.0.1"}], **pairs}
         lower = {"metadata": {}, "status": status}
-        upper = await ground.written(upper, upper_status(upper, lower, generation=1))
+        upper = await hand_made_node.written(upper, upper_status(upper, lower, generation=1))
         assert [one["ip"] for one in upper["status"].get("podIPs", [])] == addresses
         assert upper_status(upper, lower, generation=1) is None
 
 
-async def test_resources_that_shrink_are_accepted(ground: HandMadeNode) -> None:
+async def test_resources_that_shrink_are_accepted(hand_made_node: HandMadeNode) -> None:
     """Maps are replaced, so a resource that is no longer allocated is removed."""
-    upper = await ground.bound("shrinking", {"resources": {"requests": {"cpu": "1", "memory": "1Gi"}}})
+    upper = await hand_made_node.bound("shrinking", {"resources": {"requests": {"cpu": "1", "memory": "1Gi"}}})
     for amounts in ({"cpu": "1", "memory": "1Gi"}, {"cpu": "500m"}):
         status = {"phase": "Running", "allocatedResources": amounts, "resources": {"requests": amounts}}
         lower = {"metadata": {}, "status": status}
-        upper = await ground.written(upper, upper_status(upper, lower, generation=1))
+        upper = await hand_made_node.written(upper, upper_status(upper, lower, generation=1))
         assert upper["status"]["allocatedResources"] == amounts
         assert upper["status"]["resources"]["requests"] == amounts
         assert upper_status(upper, lower, generation=1) is None
 
 
-async def test_a_terminated_container_that_runs_again_does_not_block_the_status(ground: HandMadeNode) -> None:
+async def test_a_terminated_container_that_runs_again_does_not_block_the_status(hand_made_node: HandMadeNode) -> None:
     """The apiserver would reject the whole write, so only that container's status is not reported."""
-    upper = await ground.bound("once", {"restartPolicy": "Never"})
+    upper = await hand_made_node.bound("once", {"restartPolicy": "Never"})
     ended = {"name": "main", "image": "a", "imageID": "", "ready": False, "restartCount": 0}
     exited = {**ended, "state": {"terminated": {"exitCode": 1}}}
     first = {"metadata": {}, "status": {"phase": "Running", "containerStatuses": [exited]}}
-    upper = await ground.written(upper, upper_status(upper, first, generation=1))
+    upper = await hand_made_node.written(upper, upper_status(upper, first, generation=1))
     alive = {**ended, "state": {"running": {"startedAt": NOW}}}
     with pytest.raises(Refused, match="non-terminated"):
-        await ground.written(upper, {"status": {"containerStatuses": [alive]}})
+        await hand_made_node.written(upper, {"status": {"containerStatuses": [alive]}})
     second = {"metadata": {}, "status": {"phase": "Running", "message": "m", "containerStatuses": [alive]}}
-    upper = await ground.written(upper, upper_status(upper, second, generation=1))
+    upper = await hand_made_node.written(upper, upper_status(upper, second, generation=1))
     assert upper["status"]["message"] == "m"
     assert upper_status(upper, second, generation=1) is None
 
 
 @pytest.mark.parametrize("name", ["pending", "unreachable", "lost", "ending"])
-async def test_statuses_of_the_engine_are_accepted_and_written_once(ground: HandMadeNode, name: str) -> None:
+async def test_statuses_of_the_engine_are_accepted_and_written_once(hand_made_node: HandMadeNode, name: str) -> None:
     """The stored pod needs no second write."""
     bodies = {
         "pending": lambda pod: pending_because(pod, "NameConflict", "a pod of that name is there", NOW),
@@ -246,18 +250,22 @@ async def test_statuses_of_the_engine_are_accepted_and_written_once(ground: Hand
         "lost": lambda pod: lost(pod, NOW),
         "ending": lambda pod: ending(pod, None, NOW),
     }
-    upper = await ground.bound(f"own-{name}")
+    upper = await hand_made_node.bound(f"own-{name}")
     if name != "pending":
-        upper = await ground.written(upper, upper_status(upper, await ground.mirrored(upper), generation=1))
-    stored = await ground.written(upper, bodies[name](upper))
+        upper = await hand_made_node.written(
+            upper, upper_status(upper, await hand_made_node.mirrored(upper), generation=1)
+        )
+    stored = await hand_made_node.written(upper, bodies[name](upper))
     assert bodies[name](stored) is None
 
 
-async def test_the_first_lower_status_removes_the_pending_reason(ground: HandMadeNode) -> None:
+async def test_the_first_lower_status_removes_the_pending_reason(hand_made_node: HandMadeNode) -> None:
     """The engine's condition, reason and message are absent from the stored pod."""
-    upper = await ground.bound("waited")
-    waiting = await ground.written(upper, pending_because(upper, "NameConflict", "m", NOW))
-    stored = await ground.written(waiting, upper_status(waiting, await ground.mirrored(waiting), generation=1))
+    upper = await hand_made_node.bound("waited")
+    waiting = await hand_made_node.written(upper, pending_because(upper, "NameConflict", "m", NOW))
+    stored = await hand_made_node.written(
+        waiting, upper_status(waiting, await hand_made_node.mirrored(waiting), generation=1)
+    )
     assert "tensile-kube.io/Mirrored" not in {one["type"] for one in stored["status"]["conditions"]}
     assert stored["status"].keys().isdisjoint({"reason", "message"})
 
@@ -271,78 +279,78 @@ async def test_the_first_lower_status_removes_the_pending_reason(ground: HandMad
     ],
 )
 async def test_unlimited_tolerations_are_accepted_on_a_bound_pod(
-    ground: HandMadeNode, name: str, tolerations: list
+    hand_made_node: HandMadeNode, name: str, tolerations: list
 ) -> None:
     """Seconds are removed in place, and new tolerations are added before or after the existing ones."""
-    upper = await ground.bound(f"tolerating-{name}", {"tolerations": tolerations})
+    upper = await hand_made_node.bound(f"tolerating-{name}", {"tolerations": tolerations})
     wanted = tolerations_for_upper(upper)
     assert wanted is not None
-    stored = await ground.upper.patch(
+    stored = await hand_made_node.upper.patch(
         f"{PODS}/{upper['metadata']['name']}", {"spec": {"tolerations": wanted}}, "strategic"
     )
     assert stored["spec"]["tolerations"] == wanted
     assert tolerations_for_upper(stored) is None
 
 
-async def test_updates_are_sent_by_their_subresources(ground: HandMadeNode) -> None:
+async def test_updates_are_sent_by_their_subresources(hand_made_node: HandMadeNode) -> None:
     """Image, deadline, toleration, resize and ephemeral container are stored and leave no difference."""
-    upper = await ground.bound(
+    upper = await hand_made_node.bound(
         "changing", {"containers": [{"name": "main", "image": "a:1", "resources": {"requests": {"cpu": "1"}}}]}
     )
     path = f"{PODS}/changing"
-    (status,) = (await ground.mirrored(upper))["status"]["containerStatuses"]
+    (status,) = (await hand_made_node.mirrored(upper))["status"]["containerStatuses"]
     sized = {**status, "resources": {"requests": {"cpu": "1"}}}
-    await ground.lower.patch(f"{path}/status", {"status": {"containerStatuses": [sized]}}, "strategic")
+    await hand_made_node.lower.patch(f"{path}/status", {"status": {"containerStatuses": [sized]}}, "strategic")
     more = [*upper["spec"]["tolerations"], {"key": "new", "operator": "Exists"}]
     image = {"containers": [{"name": "main", "image": "a:2"}], "activeDeadlineSeconds": 99, "tolerations": more}
-    await ground.upper.patch(path, {"spec": image}, "strategic")
+    await hand_made_node.upper.patch(path, {"spec": image}, "strategic")
     size = {"containers": [{"name": "main", "resources": {"requests": {"cpu": "2"}}}]}
-    await ground.upper.patch(f"{path}/resize", {"spec": size}, "strategic")
+    await hand_made_node.upper.patch(f"{path}/resize", {"spec": size}, "strategic")
     debug = {"ephemeralContainers": [{"name": "debug", "image": "d:1"}]}
-    upper = await ground.upper.patch(f"{path}/ephemeralcontainers", {"spec": debug}, "strategic")
+    upper = await hand_made_node.upper.patch(f"{path}/ephemeralcontainers", {"spec": debug}, "strategic")
     ways = (
         ("", lambda lower: image_patch(upper, lower)),
-        ("", lambda lower: toleration_patch(upper, lower, ground.place)),
+        ("", lambda lower: toleration_patch(upper, lower, hand_made_node.place)),
         ("/resize", lambda lower: resize_patch(upper, lower)),
-        ("/ephemeralcontainers", lambda lower: ephemeral_patch(upper, lower, ground.place)),
+        ("/ephemeralcontainers", lambda lower: ephemeral_patch(upper, lower, hand_made_node.place)),
     )
     for tail, change in ways:
-        body = change(await ground.lower.read(path))
+        body = change(await hand_made_node.lower.read(path))
         assert body is not None
-        assert change(await ground.lower.patch(path + tail, body, "strategic")) is None
+        assert change(await hand_made_node.lower.patch(path + tail, body, "strategic")) is None
 
 
-async def test_resource_claims_are_mirrored_as_references(ground: HandMadeNode) -> None:
+async def test_resource_claims_are_mirrored_as_references(hand_made_node: HandMadeNode) -> None:
     """The lower apiserver accepts them, but the claim itself has to be created there."""
     claim = {"name": "gpu", "resourceClaimName": "absent"}
     container = {"name": "main", "image": "a", "resources": {"claims": [{"name": "gpu"}]}}
-    upper = await ground.bound("claiming", {"resourceClaims": [claim], "containers": [container]})
-    made = await ground.lower.create(PODS, to_lower_pod(upper, ground.place))
+    upper = await hand_made_node.bound("claiming", {"resourceClaims": [claim], "containers": [container]})
+    made = await hand_made_node.lower.create(PODS, to_lower_pod(upper, hand_made_node.place))
     assert made["spec"]["resourceClaims"] == [claim]
     assert made["spec"]["containers"][0]["resources"] == container["resources"]
 
 
-async def test_the_lower_schedulers_reason_is_reported(ground: HandMadeNode) -> None:
+async def test_the_lower_schedulers_reason_is_reported(hand_made_node: HandMadeNode) -> None:
     """It has a condition of its own beside the upper scheduler's PodScheduled."""
-    upper = await ground.bound("homeless", {"nodeSelector": {"disk": "none"}})
-    await ground.lower.create(PODS, to_lower_pod(upper, ground.place))
-    lower = await ground.lower.until(f"{PODS}/homeless", lambda found: bool(found["status"].get("conditions")))
-    stored = await ground.written(upper, upper_status(upper, lower, generation=1))
-    told = {one["type"]: one for one in stored["status"]["conditions"]}
-    assert told["tensile-kube.io/LowerScheduled"]["reason"] == "Unschedulable"
-    assert told["PodScheduled"]["status"] == "True"
+    upper = await hand_made_node.bound("homeless", {"nodeSelector": {"disk": "none"}})
+    await hand_made_node.lower.create(PODS, to_lower_pod(upper, hand_made_node.place))
+    lower = await hand_made_node.lower.until(f"{PODS}/homeless", lambda found: bool(found["status"].get("conditions")))
+    stored = await hand_made_node.written(upper, upper_status(upper, lower, generation=1))
+    conditions_by_type = {one["type"]: one for one in stored["status"]["conditions"]}
+    assert conditions_by_type["tensile-kube.io/LowerScheduled"]["reason"] == "Unschedulable"
+    assert conditions_by_type["PodScheduled"]["status"] == "True"
     assert upper_status(stored, lower, generation=1) is None
 
 
-async def test_a_lower_controller_does_not_adopt_a_lower_pod(ground: HandMadeNode) -> None:
+async def test_a_lower_controller_does_not_adopt_a_lower_pod(hand_made_node: HandMadeNode) -> None:
     """A ReplicaSet with a matching selector creates its own pod and does not affect the mirrored one."""
-    upper = await ground.bound("coveted", labels={"app": "coveted"})
-    ours = await ground.mirrored(upper)
+    upper = await hand_made_node.bound("coveted", labels={"app": "coveted"})
+    ours = await hand_made_node.mirrored(upper)
     template = {"metadata": {"labels": {"app": "coveted"}}, "spec": {"containers": [{"name": "c", "image": "c"}]}}
     body = {"metadata": {"name": "native"}, "spec": {"replicas": 1, "selector": {"matchLabels": {"app": "coveted"}}}}
     sets = f"/apis/apps/v1/namespaces/{SPACE}/replicasets"
-    await ground.lower.create(sets, {**body, "spec": {**body["spec"], "template": template}})
-    await ground.lower.until(f"{sets}/native", lambda found: found["status"].get("readyReplicas") == 1)
-    assert (await ground.lower.read(f"{PODS}/coveted"))["metadata"]["uid"] == ours["metadata"]["uid"]
-    found = (await ground.lower.read(f"{PODS}?labelSelector=app%3Dcoveted"))["items"]
+    await hand_made_node.lower.create(sets, {**body, "spec": {**body["spec"], "template": template}})
+    await hand_made_node.lower.until(f"{sets}/native", lambda found: found["status"].get("readyReplicas") == 1)
+    assert (await hand_made_node.lower.read(f"{PODS}/coveted"))["metadata"]["uid"] == ours["metadata"]["uid"]
+    found = (await hand_made_node.lower.read(f"{PODS}?labelSelector=app%3Dcoveted"))["items"]
     assert len(found) == 2

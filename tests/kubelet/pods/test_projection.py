@@ -6,7 +6,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from podkit import OWNER, place, pod
+from podkit import OWNER, lower_context, pod
 from worldkit import token_volume
 
 from tensile.kubelet.pods.projection import image_digest, mutable_metadata, notes, to_lower_pod
@@ -16,13 +16,13 @@ from tensile.names import OWNER_NAME, SAFE_TO_EVICT, UPPER_UID, WRITTEN_IMAGES, 
 
 def test_a_lower_pod_has_the_upper_name_in_the_lower_namespace() -> None:
     """The name is kept, and the namespace is the mapped one."""
-    meta = to_lower_pod(pod(), place(namespace="demo-default"))["metadata"]
+    meta = to_lower_pod(pod(), lower_context(namespace="demo-default"))["metadata"]
     assert (meta["name"], meta["namespace"]) == ("web", "demo-default")
 
 
 def test_a_lower_pod_can_be_created() -> None:
     """It has its kind and a spec, and no status, even if the upper pod comes from a list."""
-    made = to_lower_pod(pod(status={"phase": "Running"}), place())
+    made = to_lower_pod(pod(status={"phase": "Running"}), lower_context())
     assert (made["apiVersion"], made["kind"]) == ("v1", "Pod")
     assert set(made) == {"apiVersion", "kind", "metadata", "spec"}
 
@@ -30,7 +30,7 @@ def test_a_lower_pod_can_be_created() -> None:
 def test_a_lower_pod_is_controlled_by_its_namespace() -> None:
     """The lower Namespace is its only owner, so no lower controller adopts the pod."""
     upper = pod(ownerReferences=[{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "rs"}])
-    owners = to_lower_pod(upper, place(namespace_uid="the-uid"))["metadata"]["ownerReferences"]
+    owners = to_lower_pod(upper, lower_context(namespace_uid="the-uid"))["metadata"]["ownerReferences"]
     assert owners == [
         {"apiVersion": "v1", "kind": "Namespace", "name": "default", "uid": "the-uid", "controller": True}
     ]
@@ -42,7 +42,7 @@ def test_forged_marks_are_overwritten() -> None:
         labels={OWNER_LABEL: "someone", "virtual-pod": "no", "app": "web"},
         annotations=dict.fromkeys((OWNER_NAME, UPPER_UID, "tripped-labels", WRITTEN_KEYS, WRITTEN_IMAGES), "forged"),
     )
-    wanted = mutable_metadata(forged, place())
+    wanted = mutable_metadata(forged, lower_context())
     assert wanted["labels"] == {OWNER_LABEL: OWNER.mark, "virtual-pod": "true", "app": "web"}
     assert wanted["annotations"] == {
         OWNER_NAME: "demo",
@@ -56,14 +56,16 @@ def test_forged_marks_are_overwritten() -> None:
 def test_ignored_labels_are_recorded_in_an_annotation() -> None:
     """A label of ignoreLabels is not on the lower pod, and can be read from tripped-labels."""
     upper = pod(labels={"b": "2", "a": "1", "app": "web"})
-    wanted = mutable_metadata(upper, place(ignore_labels=frozenset({"a", "b"})))
+    wanted = mutable_metadata(upper, lower_context(ignore_labels=frozenset({"a", "b"})))
     assert wanted["labels"].keys() == {"app", "virtual-pod", OWNER_LABEL}
     assert wanted["annotations"]["tripped-labels"] == '{"a":"1","b":"2"}'
 
 
 def test_topology_labels_of_the_virtual_node_are_not_copied() -> None:
     """Admission copies them from the virtual node to the upper pod, and they would be wrong in the lower."""
-    wanted = mutable_metadata(pod(labels={"topology.kubernetes.io/zone": "z", "topology.x/zone": "kept"}), place())
+    wanted = mutable_metadata(
+        pod(labels={"topology.kubernetes.io/zone": "z", "topology.x/zone": "kept"}), lower_context()
+    )
     assert "topology.kubernetes.io/zone" not in wanted["labels"]
     assert wanted["labels"]["topology.x/zone"] == "kept"
 
@@ -80,14 +82,14 @@ def test_topology_labels_of_the_virtual_node_are_not_copied() -> None:
 )
 def test_annotations_about_the_upper_cluster_are_not_copied(annotation: str) -> None:
     """They belong to components of the upper cluster; other annotations are copied."""
-    wanted = mutable_metadata(pod(annotations={annotation: "{}", "note": "kept"}), place())["annotations"]
+    wanted = mutable_metadata(pod(annotations={annotation: "{}", "note": "kept"}), lower_context())["annotations"]
     assert annotation not in wanted
     assert wanted["note"] == "kept"
 
 
 def test_a_pod_without_labels_or_annotations_gets_the_marks() -> None:
     """Null maps do not prevent the marks."""
-    wanted = mutable_metadata(pod(labels=None, annotations=None), place())
+    wanted = mutable_metadata(pod(labels=None, annotations=None), lower_context())
     assert wanted["labels"][OWNER_LABEL] == OWNER.mark
     assert wanted["annotations"][OWNER_NAME] == "demo"
 
@@ -96,7 +98,7 @@ REMADE = [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": 
 
 
 @pytest.mark.parametrize(
-    ("owners", "volume", "said", "expected"),
+    ("owners", "volume", "annotation", "expected"),
     [
         (REMADE, {}, None, "true"),
         (REMADE, {"configMap": {"name": "c"}}, None, "true"),
@@ -110,37 +112,41 @@ REMADE = [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": 
     ],
 )
 def test_a_recreatable_lower_pod_is_safe_to_evict_for_a_cluster_autoscaler(
-    owners: list[dict], volume: dict, said: str | None, expected: str | None
+    owners: list[dict], volume: dict, annotation: str | None, expected: str | None
 ) -> None:
     """As with its own controller: not with data on the node, and the pod's own annotation has precedence."""
     volumes = {"volumes": [{"name": "v", **volume}]} if volume else {}
-    upper = pod(volumes, ownerReferences=owners, annotations={SAFE_TO_EVICT: said} if said else {})
-    assert to_lower_pod(upper, place())["metadata"]["annotations"].get(SAFE_TO_EVICT) == expected
+    upper = pod(volumes, ownerReferences=owners, annotations={SAFE_TO_EVICT: annotation} if annotation else {})
+    assert to_lower_pod(upper, lower_context())["metadata"]["annotations"].get(SAFE_TO_EVICT) == expected
 
 
 def test_mutable_metadata_equals_that_of_the_projection() -> None:
     """Drift is computed from it, without the cost of the whole projection."""
     upper = pod(labels={"a": "1"}, annotations={"n": "m"})
-    assert to_lower_pod(upper, place())["metadata"].items() >= mutable_metadata(upper, place()).items()
+    assert to_lower_pod(upper, lower_context())["metadata"].items() >= mutable_metadata(upper, lower_context()).items()
 
 
 def test_a_priority_class_is_not_copied() -> None:
     """Class, priority and preemption policy are dropped, so the lower's own pods are never preempted."""
     upper = pod({"priorityClassName": "gold", "priority": 7, "preemptionPolicy": "Never"})
-    assert to_lower_pod(upper, place())["spec"].keys().isdisjoint({"priorityClassName", "priority", "preemptionPolicy"})
+    assert (
+        to_lower_pod(upper, lower_context())["spec"]
+        .keys()
+        .isdisjoint({"priorityClassName", "priority", "preemptionPolicy"})
+    )
 
 
 def test_a_runtime_class_is_copied() -> None:
     """A missing class is rejected by the lower with a clear message, which is better than another sandbox."""
     upper = pod({"runtimeClassName": "kata", "overhead": {"cpu": "1"}})
-    assert to_lower_pod(upper, place())["spec"]["runtimeClassName"] == "kata"
-    assert "runtimeClassName" not in to_lower_pod(pod(), place())["spec"]
+    assert to_lower_pod(upper, lower_context())["spec"]["runtimeClassName"] == "kata"
+    assert "runtimeClassName" not in to_lower_pod(pod(), lower_context())["spec"]
 
 
 def test_the_scheduler_name_is_not_copied() -> None:
     """With an unknown scheduler the lower pod would be Pending without a message."""
     upper = pod({"schedulerName": "custom"})
-    assert to_lower_pod(upper, place())["spec"]["schedulerName"] == "default-scheduler"
+    assert to_lower_pod(upper, lower_context())["spec"]["schedulerName"] == "default-scheduler"
 
 
 def test_constraints_that_are_empty_after_filtering_are_absent() -> None:
@@ -154,14 +160,14 @@ def test_constraints_that_are_empty_after_filtering_are_absent() -> None:
         "tolerations": [{"key": "virtual-kubelet.io/provider", "operator": "Exists"}],
     }
     taint = {"key": "virtual-kubelet.io/provider", "value": "k8s", "effect": "NoSchedule"}
-    assert to_lower_pod(pod(gone), place(taints=(taint,)))["spec"].keys().isdisjoint(gone)
+    assert to_lower_pod(pod(gone), lower_context(taints=(taint,)))["spec"].keys().isdisjoint(gone)
 
 
 def test_constraints_on_lower_nodes_are_copied() -> None:
     """The lower spec contains what is left after filtering."""
-    assert to_lower_pod(pod({"nodeSelector": {"type": "x", "disk": "ssd"}}), place())["spec"]["nodeSelector"] == {
-        "disk": "ssd"
-    }
+    assert to_lower_pod(pod({"nodeSelector": {"type": "x", "disk": "ssd"}}), lower_context())["spec"][
+        "nodeSelector"
+    ] == {"disk": "ssd"}
 
 
 def test_a_plain_pod_has_no_notes() -> None:
@@ -223,7 +229,7 @@ def test_the_projection_does_not_modify_the_upper_pod() -> None:
     """The upper pod belongs to the cache."""
     upper = everything()
     before = copy.deepcopy(upper)
-    to_lower_pod(upper, place(ignore_labels=frozenset({"a"})))
+    to_lower_pod(upper, lower_context(ignore_labels=frozenset({"a"})))
     notes(upper)
     assert upper == before
 
@@ -231,14 +237,14 @@ def test_the_projection_does_not_modify_the_upper_pod() -> None:
 def test_unchanged_parts_are_shared_and_not_copied() -> None:
     """Copies of containers would be expensive with ten thousand pods."""
     upper = pod({"volumes": [{"name": "data", "emptyDir": {}}]})
-    spec = to_lower_pod(upper, place())["spec"]
+    spec = to_lower_pod(upper, lower_context())["spec"]
     assert spec["containers"] is upper["spec"]["containers"]
     assert spec["volumes"] is upper["spec"]["volumes"]
 
 
 def test_the_projection_is_deterministic() -> None:
     """The same pod and place yield the same bytes, without randomness, clock or set order."""
-    first, second = (json.dumps(to_lower_pod(everything(), place())) for _ in range(2))
+    first, second = (json.dumps(to_lower_pod(everything(), lower_context())) for _ in range(2))
     assert first == second
 
 
@@ -252,5 +258,5 @@ JSON = st.recursive(
 @given(st.dictionaries(st.text(min_size=1).filter(lambda key: key[0] == "x"), JSON, max_size=4))
 def test_unknown_fields_of_any_form_are_copied(unknown: dict) -> None:
     """Fields without a verdict arrive in the lower pod unchanged."""
-    spec = to_lower_pod(pod(unknown), place())["spec"]
+    spec = to_lower_pod(pod(unknown), lower_context())["spec"]
     assert {field: spec[field] for field in unknown} == unknown

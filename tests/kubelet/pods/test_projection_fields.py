@@ -1,7 +1,7 @@
 """Tests that every field known to Kubernetes has a verdict, and that the projection follows it."""
 
 import pytest
-from podkit import place, pod
+from podkit import lower_context, pod
 
 from tensile.kubelet.pods.projection import METADATA, SPEC, STATUS, FieldVerdict, to_lower_pod, with_verdict
 from tensile.reconcile.pods.pod_schema import forms
@@ -65,13 +65,13 @@ def test_the_examples_cover_every_kept_field() -> None:
 @pytest.mark.parametrize("field", sorted(PROBES))
 def test_a_kept_field_is_copied_unchanged(field: str) -> None:
     """A field with the verdict KEEP has the same value in the lower spec."""
-    assert to_lower_pod(pod({field: PROBES[field]}), place())["spec"][field] is PROBES[field]
+    assert to_lower_pod(pod({field: PROBES[field]}), lower_context())["spec"][field] is PROBES[field]
 
 
 @pytest.mark.parametrize("field", sorted(with_verdict(SPEC, FieldVerdict.DROP, FieldVerdict.LATER)))
 def test_a_dropped_field_is_not_copied(field: str) -> None:
     """A field with the verdict DROP or LATER is not in the lower spec."""
-    assert field not in to_lower_pod(pod({field: "anything"}), place())["spec"]
+    assert field not in to_lower_pod(pod({field: "anything"}), lower_context())["spec"]
 
 
 @pytest.mark.parametrize("field", sorted(with_verdict(METADATA, FieldVerdict.DROP)))
@@ -79,12 +79,12 @@ def test_dropped_metadata_is_not_copied(field: str) -> None:
     """Finalizers, deletion marks and fields that the apiserver maintains stay in the upper cluster."""
     given = pod(finalizers=["x/y"])
     given["metadata"].setdefault(field, "anything")
-    assert field not in to_lower_pod(given, place())["metadata"]
+    assert field not in to_lower_pod(given, lower_context())["metadata"]
 
 
 def test_an_unknown_field_is_copied() -> None:
     """A field of a newer Kubernetes is kept in spec and containers; an older apiserver prunes it itself."""
     given = pod({"brandNew": {"a": 1}, "containers": [{"name": "main", "image": "i", "newField": [1]}]})
-    spec = to_lower_pod(given, place())["spec"]
+    spec = to_lower_pod(given, lower_context())["spec"]
     assert spec["brandNew"] == {"a": 1}
     assert spec["containers"][0]["newField"] == [1]

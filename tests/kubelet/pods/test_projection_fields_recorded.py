@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from podkit import place, pod
+from podkit import lower_context, pod
 
 from tensile.kubelet.pods.projection import (
     image_digest,
@@ -93,7 +93,7 @@ def test_a_key_of_another_writer_is_not_recorded_as_the_engines() -> None:
     """Otherwise the next sync would overwrite it."""
     upper = pod(labels={"team": "above", "app": "web"})
     seen = lower({"team": "below"}, keys=noting())
-    assert mutable_metadata(upper, place(), seen)["annotations"][WRITTEN_KEYS] == noting("app")
+    assert mutable_metadata(upper, lower_context(), seen)["annotations"][WRITTEN_KEYS] == noting("app")
 
 
 KEYS = st.dictionaries(st.sampled_from("abcdef"), st.sampled_from(["1", "2"]))

@@ -2,13 +2,13 @@
 
 from copy import deepcopy
 
-from podkit import place, pod
+from podkit import lower_context, pod
 from worldkit import token_volume
 
 from tensile.kubelet.pods.projection import to_lower_pod, with_lower_classes
 from tensile.objects import Manifest
 
-MAPPED = place(storage_classes={"goes": "disk"})
+MAPPED = lower_context(storage_classes={"goes": "disk"})
 
 
 def ephemeral(name: str = "scratch", storage_class: str | None = "goes") -> Manifest:

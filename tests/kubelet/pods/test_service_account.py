@@ -1,7 +1,7 @@
 """Tests of the service accounts of lower pods, and of the token volume that upper admission adds."""
 
 import pytest
-from podkit import place, pod
+from podkit import lower_context, pod
 from worldkit import token_volume
 
 from tensile.kubelet.pods.projection import to_lower_pod
@@ -29,14 +29,14 @@ def with_token() -> dict:
 
 def test_without_identity_a_pod_uses_the_default_account_without_a_token() -> None:
     """Both fields of the account's name are `default`, and no token is mounted automatically."""
-    spec = to_lower_pod(with_token(), place())["spec"]
+    spec = to_lower_pod(with_token(), lower_context())["spec"]
     assert (spec["serviceAccountName"], spec["serviceAccount"]) == ("default", "default")
     assert spec["automountServiceAccountToken"] is False
 
 
 def test_without_identity_the_token_volume_and_its_mounts_are_removed() -> None:
     """A mount without its volume is rejected, so all containers lose it; other mounts are kept."""
-    spec = to_lower_pod(with_token(), place())["spec"]
+    spec = to_lower_pod(with_token(), lower_context())["spec"]
     assert spec["volumes"] == [DATA]
     assert spec["containers"] == [{"name": "main", "volumeMounts": [DATA_MOUNT]}, {"name": "plain"}]
     assert spec["initContainers"] == [{"name": "init"}]
@@ -57,7 +57,7 @@ def test_a_spec_without_a_token_needs_no_change() -> None:
 def test_without_identity_a_users_volume_loses_its_tokens() -> None:
     """The lower kubelet would project tokens of the lower's default account; the rest of the volume is kept."""
     own = {"name": "own", "projected": {"sources": [{"serviceAccountToken": {"path": "t"}}, {"secret": {"name": "s"}}]}}
-    spec = to_lower_pod(pod({"volumes": [own]}), place())["spec"]
+    spec = to_lower_pod(pod({"volumes": [own]}), lower_context())["spec"]
     assert spec["volumes"] == [{"name": "own", "projected": {"sources": [{"secret": {"name": "s"}}]}}]
 
 
@@ -65,17 +65,17 @@ def test_without_identity_a_users_volume_loses_its_certificates() -> None:
     """Certificates identify the pod as tokens do; with the identity `lower` or `upper` they are kept."""
     certificate = {"podCertificate": {"signerName": "example.com/s", "keyType": "ED25519"}}
     own = {"name": "own", "projected": {"sources": [certificate, {"secret": {"name": "s"}}]}}
-    assert to_lower_pod(pod({"volumes": [own]}), place())["spec"]["volumes"] == [
+    assert to_lower_pod(pod({"volumes": [own]}), lower_context())["spec"]["volumes"] == [
         {"name": "own", "projected": {"sources": [{"secret": {"name": "s"}}]}}
     ]
     for identity in ("lower", "upper"):
-        assert to_lower_pod(pod({"volumes": [own]}), place(identity=identity))["spec"]["volumes"] == [own]
+        assert to_lower_pod(pod({"volumes": [own]}), lower_context(identity=identity))["spec"]["volumes"] == [own]
 
 
 def test_with_identity_lower_account_volume_and_mounts_are_kept() -> None:
     """Account, token volume and mounts are copied, so that the lower's admission adds none of its own."""
     upper = with_token()
-    spec = to_lower_pod(upper, place(identity="lower"))["spec"]
+    spec = to_lower_pod(upper, lower_context(identity="lower"))["spec"]
     for field in ("serviceAccountName", "serviceAccount", "volumes", "containers", "initContainers"):
         assert spec[field] == upper["spec"][field]
     assert "automountServiceAccountToken" not in spec
@@ -84,7 +84,7 @@ def test_with_identity_lower_account_volume_and_mounts_are_kept() -> None:
 def test_with_identity_lower_a_pod_without_a_token_gets_none() -> None:
     """The lower account may mount tokens by default, so mounting is disabled explicitly."""
     upper = pod({"serviceAccountName": "default", "volumes": [DATA]})
-    assert to_lower_pod(upper, place(identity="lower"))["spec"]["automountServiceAccountToken"] is False
+    assert to_lower_pod(upper, lower_context(identity="lower"))["spec"]["automountServiceAccountToken"] is False
 
 
 def test_with_identity_lower_a_legacy_token_volume_is_left_to_admission() -> None:
@@ -92,12 +92,12 @@ def test_with_identity_lower_a_legacy_token_volume_is_left_to_admission() -> Non
     volume = {"name": "default-token-7x2", "secret": {"secretName": "default-token-7x2"}}
     mount = {**TOKEN_MOUNT, "name": "default-token-7x2"}
     upper = pod({"volumes": [DATA, volume], "containers": [{"name": "main", "volumeMounts": [mount]}]})
-    spec = to_lower_pod(upper, place(identity="lower"))["spec"]
+    spec = to_lower_pod(upper, lower_context(identity="lower"))["spec"]
     assert (spec["volumes"], spec["containers"]) == ([DATA], [{"name": "main"}])
     assert "automountServiceAccountToken" not in spec
 
 
-AWAY = place(identity="upper", upper_server=UpperServer("upper.example.com", 6443))
+AWAY = lower_context(identity="upper", upper_server=UpperServer("upper.example.com", 6443))
 ADDRESS = [
     {"name": "KUBERNETES_SERVICE_HOST", "value": "upper.example.com"},
     {"name": "KUBERNETES_SERVICE_PORT", "value": "6443"},
@@ -152,7 +152,7 @@ def test_with_identity_upper_a_pod_without_a_token_gets_neither_token_nor_addres
 def test_the_projection_does_not_modify_the_upper_pod(identity: str) -> None:
     """The pod is shared with other parts of the engine."""
     upper = with_token()
-    to_lower_pod(upper, place(identity=identity, upper_server=AWAY.upper_server))
+    to_lower_pod(upper, lower_context(identity=identity, upper_server=AWAY.upper_server))
     assert upper == with_token()
 
 
@@ -160,14 +160,16 @@ def test_uses_tokens_is_true_only_for_the_lower_pods_own_upper_pod() -> None:
     """A lower pod without tokens of the upper cluster, or of another upper pod, does not count."""
     assert uses_tokens(to_lower_pod(with_token(), AWAY), "uid-1")
     assert not uses_tokens(to_lower_pod(with_token(), AWAY), "uid-2")
-    assert not uses_tokens(to_lower_pod(with_token(), place(identity="lower")), "uid-1")
+    assert not uses_tokens(to_lower_pod(with_token(), lower_context(identity="lower")), "uid-1")
     assert not uses_tokens({"spec": {}}, "uid-1")
 
 
 def test_a_users_volume_with_the_name_of_a_token_volume_is_kept() -> None:
     """Only volumes of the kind that admission adds are removed, so an emptyDir keeps its mounts."""
     own = {"name": "kube-api-access-mine", "emptyDir": {}}
-    spec = to_lower_pod(pod({"volumes": [own], "containers": [{"name": "m", "volumeMounts": [own]}]}), place())["spec"]
+    spec = to_lower_pod(pod({"volumes": [own], "containers": [{"name": "m", "volumeMounts": [own]}]}), lower_context())[
+        "spec"
+    ]
     assert spec["volumes"] == [own]
     assert spec["containers"][0]["volumeMounts"] == [own]
 
@@ -175,4 +177,4 @@ def test_a_users_volume_with_the_name_of_a_token_volume_is_kept() -> None:
 def test_the_token_volume_of_older_clusters_is_removed_too() -> None:
     """Before Kubernetes 1.21 the token was a Secret volume, and that Secret is never copied."""
     old = {"name": "default-token-abc12", "secret": {"secretName": "default-token-abc12"}}
-    assert to_lower_pod(pod({"volumes": [old]}), place())["spec"]["volumes"] == []
+    assert to_lower_pod(pod({"volumes": [old]}), lower_context())["spec"]["volumes"] == []

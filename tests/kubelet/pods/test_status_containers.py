@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from podkit import EARLIER, below, exited, pod, running
+from podkit import EARLIER, exited, make_lower_pod, pod, running
 from podviewkit import present_containers, reflected_containers
 
 from tensile.kubelet.pods.status import ended_containers
@@ -11,14 +11,14 @@ from tensile.kubelet.pods.status import ended_containers
 EMPTY = {"containerStatuses": [], "initContainerStatuses": [], "ephemeralContainerStatuses": []}
 
 
-def shown(spec: dict, above: dict, lower: dict) -> dict:
+def desired_lists(spec: dict, upper_object: dict, lower: dict) -> dict:
     """Return the desired lists of the upper pod, from both statuses."""
-    return reflected_containers(pod(spec, above), below(lower))
+    return reflected_containers(pod(spec, upper_object), make_lower_pod(lower))
 
 
 def after_exit(code: int, **spec: Any) -> str:
     """Return the state that an exited container has in the upper pod when it is running in the lower pod."""
-    found = shown(spec, {"containerStatuses": [exited(code=code)]}, {"containerStatuses": [running()]})
+    found = desired_lists(spec, {"containerStatuses": [exited(code=code)]}, {"containerStatuses": [running()]})
     (state,) = found["containerStatuses"][0]["state"]
     return str(state)
 
@@ -31,7 +31,7 @@ def container(**fields: Any) -> dict:
 def test_container_statuses_are_mirrored_completely() -> None:
     """Unknown fields of a status are kept too."""
     status = running(restartCount=3, allocatedResources={"cpu": "1"}, somethingNew={"a": 1})
-    assert shown({}, {}, {"containerStatuses": [status]}) == EMPTY | {"containerStatuses": [status]}
+    assert desired_lists({}, {}, {"containerStatuses": [status]}) == EMPTY | {"containerStatuses": [status]}
 
 
 def test_only_containers_of_the_upper_spec_are_mirrored() -> None:
@@ -42,7 +42,7 @@ def test_only_containers_of_the_upper_spec_are_mirrored() -> None:
         "initContainerStatuses": [exited("init"), exited("main")],
         "ephemeralContainerStatuses": [running("debug"), running("init")],
     }
-    assert shown(spec, {}, lower) == {
+    assert desired_lists(spec, {}, lower) == {
         "containerStatuses": [running()],
         "initContainerStatuses": [exited("init")],
         "ephemeralContainerStatuses": [running("debug")],
@@ -96,22 +96,22 @@ def test_an_ended_container_is_shown_running_only_if_its_pod_permits_restarts(
 def test_a_container_that_had_not_ended_has_the_lower_containers_state() -> None:
     """A waiting or running container, or one without a state, may change to any state."""
     for before in ({"waiting": {}}, {"running": {}}, {}, None):
-        above = {"containerStatuses": [{"name": "main", "state": before}]}
-        found = shown({"restartPolicy": "Never"}, above, {"containerStatuses": [running()]})
+        upper_object = {"containerStatuses": [{"name": "main", "state": before}]}
+        found = desired_lists({"restartPolicy": "Never"}, upper_object, {"containerStatuses": [running()]})
         assert found["containerStatuses"] == [running()]
 
 
 def test_an_ended_ephemeral_container_is_never_shown_running() -> None:
     """This holds even in a pod that restarts all other containers."""
     spec = {"restartPolicy": "Always", "ephemeralContainers": [{"name": "debug"}]}
-    above = {"ephemeralContainerStatuses": [exited("debug")]}
-    found = shown(spec, above, {"ephemeralContainerStatuses": [running("debug")]})
+    upper_object = {"ephemeralContainerStatuses": [exited("debug")]}
+    found = desired_lists(spec, upper_object, {"ephemeralContainerStatuses": [running("debug")]})
     assert found["ephemeralContainerStatuses"] == [exited("debug")]
 
 
 def test_a_newer_end_replaces_an_older_one() -> None:
     """Details of an end that become known later are mirrored."""
-    found = shown(
+    found = desired_lists(
         {"restartPolicy": "Never"},
         {"containerStatuses": [exited(code=137)]},
         {"containerStatuses": [exited(code=0)]},

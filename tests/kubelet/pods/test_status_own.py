@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from podkit import EARLIER, NOW, conditions, exited, patched, pod, running, said
+from podkit import EARLIER, NOW, conditions, exited, patched, pod, running, stored_condition
 from podviewkit import lost, pending_because, unreachable
 
 LATER = "2026-03-01T13:00:00Z"
@@ -13,7 +13,7 @@ RUNNING = {
     "podIP": "10.0.0.1",
     "podIPs": [{"ip": "10.0.0.1"}],
     "containerStatuses": [running()],
-    "conditions": [said("Ready"), said("ContainersReady"), said("PodScheduled")],
+    "conditions": [stored_condition("Ready"), stored_condition("ContainersReady"), stored_condition("PodScheduled")],
 }
 
 
@@ -23,15 +23,15 @@ def test_a_pod_that_is_not_mirrored_has_the_reason_in_its_status() -> None:
     status = body["status"]
     assert (status["reason"], status["message"]) == ("NameConflict", "a pod is there")
     assert "phase" not in status
-    told = conditions(body)
-    assert told[MIRRORED] == {
+    by_type = conditions(body)
+    assert by_type[MIRRORED] == {
         "type": MIRRORED,
         "status": "False",
         "reason": "NameConflict",
         "message": "a pod is there",
         "lastTransitionTime": NOW,
     }
-    assert told["PodReadyToStartContainers"]["status"] == "False"
+    assert by_type["PodReadyToStartContainers"]["status"] == "False"
 
 
 def test_an_unchanged_pending_reason_is_not_written_again() -> None:
@@ -39,9 +39,9 @@ def test_an_unchanged_pending_reason_is_not_written_again() -> None:
     upper = pod(status={"phase": "Pending"})
     after = patched(upper, pending_because(upper, "NameConflict", "m", NOW))
     assert pending_because(after, "NameConflict", "m", LATER) is None
-    told = conditions(pending_because(after, "QuotaExceeded", "m", LATER))
-    assert told[MIRRORED]["reason"] == "QuotaExceeded"
-    assert told[MIRRORED]["lastTransitionTime"] == NOW
+    by_type = conditions(pending_because(after, "QuotaExceeded", "m", LATER))
+    assert by_type[MIRRORED]["reason"] == "QuotaExceeded"
+    assert by_type[MIRRORED]["lastTransitionTime"] == NOW
 
 
 def test_a_pod_without_a_phase_becomes_pending() -> None:
@@ -70,30 +70,32 @@ def test_a_lost_pod_fails() -> None:
     assert (status["phase"], status["reason"]) == ("Failed", "LowerPodLost")
     assert (status["podIP"], status["podIPs"]) == (None, None)
     assert status["containerStatuses"][0]["state"]["terminated"]["reason"] == "ContainerStatusUnknown"
-    told = conditions(body)
-    assert {kind: one["status"] for kind, one in told.items()} == {
+    by_type = conditions(body)
+    assert {kind: one["status"] for kind, one in by_type.items()} == {
         "Ready": "False",
         "ContainersReady": "False",
         "DisruptionTarget": "True",
     }
-    assert told["DisruptionTarget"]["reason"] == "LowerPodLost"
-    assert told["Ready"]["reason"] == "PodFailed"
-    assert status["message"] == told["DisruptionTarget"]["message"]
+    assert by_type["DisruptionTarget"]["reason"] == "LowerPodLost"
+    assert by_type["Ready"]["reason"] == "PodFailed"
+    assert status["message"] == by_type["DisruptionTarget"]["message"]
     assert "another client deleted the pod" in status["message"]
 
 
-@pytest.mark.parametrize("told", [lost, unreachable])
-def test_a_lost_or_unreachable_pod_is_written_once(told: Any) -> None:
+@pytest.mark.parametrize("make_patch", [lost, unreachable])
+def test_a_lost_or_unreachable_pod_is_written_once(make_patch: Any) -> None:
     """The status after the write needs no other write."""
     upper = pod(status=RUNNING)
-    assert told(patched(upper, told(upper, NOW)), LATER) is None
+    assert make_patch(patched(upper, make_patch(upper, NOW)), LATER) is None
 
 
 def test_a_known_disruption_keeps_its_reason() -> None:
     """LowerPodDeleted or an eviction happened first and is more specific; a False condition is replaced."""
-    upper = pod(status={**RUNNING, "conditions": [said("DisruptionTarget", reason="EvictionByEvictionAPI")]})
+    upper = pod(
+        status={**RUNNING, "conditions": [stored_condition("DisruptionTarget", reason="EvictionByEvictionAPI")]}
+    )
     assert "DisruptionTarget" not in conditions(lost(upper, NOW))
-    denied = pod(status={**RUNNING, "conditions": [said("DisruptionTarget", "False")]})
+    denied = pod(status={**RUNNING, "conditions": [stored_condition("DisruptionTarget", "False")]})
     assert conditions(lost(denied, NOW))["DisruptionTarget"]["status"] == "True"
 
 
@@ -114,19 +116,21 @@ def test_an_unreachable_pod_is_only_marked_unready() -> None:
     """Phase, containers and addresses are kept as they were last observed."""
     body = unreachable(pod(status=RUNNING), NOW)
     assert body["status"].keys() == {"conditions"}
-    told = conditions(body)
-    assert told.keys() == {"Ready", "ContainersReady"}
-    for one in told.values():
+    by_type = conditions(body)
+    assert by_type.keys() == {"Ready", "ContainersReady"}
+    for one in by_type.values():
         assert (one["status"], one["reason"], one["lastTransitionTime"]) == ("False", "LowerUnreachable", NOW)
         assert "does not answer" in one["message"]
 
 
 def test_an_unreachable_pod_that_was_not_ready_keeps_its_transition_time() -> None:
     """Only the reason changes, because it was not ready before."""
-    upper = pod(status={"phase": "Running", "conditions": [said("Ready", "False", reason="ContainersNotReady")]})
-    told = conditions(unreachable(upper, NOW))
-    assert told.keys() == {"Ready"}
-    assert (told["Ready"]["reason"], told["Ready"]["lastTransitionTime"]) == ("LowerUnreachable", EARLIER)
+    upper = pod(
+        status={"phase": "Running", "conditions": [stored_condition("Ready", "False", reason="ContainersNotReady")]}
+    )
+    by_type = conditions(unreachable(upper, NOW))
+    assert by_type.keys() == {"Ready"}
+    assert (by_type["Ready"]["reason"], by_type["Ready"]["lastTransitionTime"]) == ("LowerUnreachable", EARLIER)
 
 
 def test_an_unreachable_pod_without_conditions_is_not_written() -> None:

@@ -2,11 +2,11 @@
 
 import pytest
 from podviewkit import status_write
-from worldkit import upper_pod
+from worldkit import make_upper_pod
 
 from tensile.objects import POD, UPPER, Manifest, Ref
 
-POD_ABOVE = upper_pod(resourceVersion="7")
+POD_ABOVE = make_upper_pod(resourceVersion="7")
 
 
 def written(status: Manifest) -> Manifest:
@@ -25,9 +25,9 @@ def test_a_write_with_a_phase_has_the_resource_version_as_its_precondition() -> 
 @pytest.mark.parametrize("status", ["True", "False"])
 def test_a_write_with_a_disruption_target_has_the_resource_version_as_its_precondition(status: str) -> None:
     """An eviction sets the condition and deletes the pod; an outdated value would hide the eviction."""
-    said = {"conditions": [{"type": "Ready", "status": "True"}, {"type": "DisruptionTarget", "status": status}]}
+    status_body = {"conditions": [{"type": "Ready", "status": "True"}, {"type": "DisruptionTarget", "status": status}]}
     fence = {"uid": POD_ABOVE["metadata"]["uid"], "resourceVersion": "7"}
-    assert written(said) == {"metadata": fence, "status": said}
+    assert written(status_body) == {"metadata": fence, "status": status_body}
 
 
 def test_a_write_without_a_phase_has_only_the_uid_as_its_precondition() -> None:

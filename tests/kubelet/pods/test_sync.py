@@ -5,7 +5,20 @@ from typing import Any
 import pytest
 from podviewkit import create, out_of_reach
 from podviewkit import sync_pod as sync
-from worldkit import A, account, changed, home, lower_node, marked, put, raised, thing, twin, upper_pod, world
+from worldkit import (
+    A,
+    add_namespace,
+    add_virtual_node,
+    change_as_other_client,
+    make_lower_node,
+    make_lower_pod,
+    make_object,
+    make_service_account,
+    make_upper_pod,
+    make_world,
+    put,
+    with_owner_marks,
+)
 
 from tensile.kubelet.pods import token_rule
 from tensile.kubelet.pods.projection import note_of_images
@@ -32,33 +45,35 @@ TOLERANT = [
 def grounded(**lower: Any) -> World:
     """Return a world in which pods can be created."""
     fields = "".join(f", {name}: {value}" for name, value in lower.items())
-    here = world(f"name: {A}{fields}", "name: lower-b")
-    home(here)
-    raised(here)
-    return here
+    world = make_world(f"name: {A}{fields}", "name: lower-b")
+    add_namespace(world)
+    add_virtual_node(world)
+    return world
 
 
 def test_domain_keys_are_labels_that_only_the_virtual_node_has() -> None:
     """They exclude the hostname, and there are none while no lower node is known."""
-    here = grounded()
-    changed(here.upper.nodes, A, lambda node: node["metadata"]["labels"].update(region="east", zone="1"), "")
-    assert lower_context_of("", KEY, here.lowers[A], here).domain_keys == frozenset()
-    put(here.lowers[A].nodes, {**lower_node("n1", "4"), "metadata": {"name": "n1", "labels": {"zone": "2"}}})
-    found = lower_context_of("", KEY, here.lowers[A], here).domain_keys
+    world = grounded()
+    change_as_other_client(
+        world.upper.nodes, A, lambda node: node["metadata"]["labels"].update(region="east", zone="1"), ""
+    )
+    assert lower_context_of("", KEY, world.lowers[A], world).domain_keys == frozenset()
+    put(world.lowers[A].nodes, {**make_lower_node("n1", "4"), "metadata": {"name": "n1", "labels": {"zone": "2"}}})
+    found = lower_context_of("", KEY, world.lowers[A], world).domain_keys
     assert {"region", "clusterID", "type"} <= found
     assert not found & {"zone", "kubernetes.io/hostname"}
 
 
-def arrival(here: World, pod: Manifest | None = None, needs: tuple[Reference, ...] = ()) -> Decision:
+def arrival(world: World, pod: Manifest | None = None, needs: tuple[Reference, ...] = ()) -> Decision:
     """Decide about a pod without a lower pod."""
-    return create(KEY, pod or upper_pod(), needs, here.lowers[A], here)
+    return create(KEY, pod or make_upper_pod(), needs, world.lowers[A], world)
 
 
-def kept(here: World, pod: Manifest, below: Manifest | None) -> Decision:
+def kept(world: World, pod: Manifest, lower_object: Manifest | None) -> Decision:
     """Decide about a pod with its lower pod."""
-    if below is None:
-        return out_of_reach(pod, here.lowers[A], here)
-    return sync(KEY, pod, put(here.lowers[A].pods, below), here.lowers[A], here)
+    if lower_object is None:
+        return out_of_reach(pod, world.lowers[A], world)
+    return sync(KEY, pod, put(world.lowers[A].pods, lower_object), world.lowers[A], world)
 
 
 def shapes(decision: Decision) -> list[type]:
@@ -78,16 +93,16 @@ def body(wanted: Any) -> Manifest:
 
 def test_a_pod_waits_without_a_status_for_objects_that_are_being_mirrored() -> None:
     """A wait of a moment needs no status write."""
-    here = world()
-    raised(here)
-    assert arrival(here, needs=NEEDS) == Decision(depends_on=(namespaces.key_of(A, "default"), NEEDED))
+    world = make_world()
+    add_virtual_node(world)
+    assert arrival(world, needs=NEEDS) == Decision(depends_on=(namespaces.key_of(A, "default"), NEEDED))
 
 
 def test_a_pod_waits_for_its_claims() -> None:
     """This holds also without the storage controller, because a lower claim of that name would be unrelated."""
     needs = (Reference("PersistentVolumeClaim", "data", optional=False),)
-    for here in (grounded(), grounded(controllers="[]")):
-        assert arrival(here, needs=needs).depends_on == (claim_rule.key_of(A, "default", "data"),)
+    for world in (grounded(), grounded(controllers="[]")):
+        assert arrival(world, needs=needs).depends_on == (claim_rule.key_of(A, "default", "data"),)
 
 
 SOURCES = {
@@ -101,7 +116,7 @@ SOURCES = {
 def test_a_pod_whose_volume_has_an_unmirrored_data_source_is_not_created(source: Manifest) -> None:
     """The lower cluster would use its own object of that name."""
     volume = {"name": "scratch", "ephemeral": {"volumeClaimTemplate": {"spec": {"dataSourceRef": source}}}}
-    decision = arrival(grounded(), upper_pod(spec={"volumes": [volume]}, resourceVersion="7"))
+    decision = arrival(grounded(), make_upper_pod(spec={"volumes": [volume]}, resourceVersion="7"))
     assert shapes(decision) == [Patched, EmitEvent]
     assert decision.problem is not None
     assert decision.problem.reason == "ClaimNotMirrored"
@@ -113,7 +128,7 @@ def test_storage_classes_of_ephemeral_volumes_are_mapped() -> None:
     template = {"spec": {"storageClassName": "goes"}}
     volumes = [{"name": "scratch", "ephemeral": {"volumeClaimTemplate": template}}]
     spec = {"tolerations": TOLERANT, "volumes": volumes}
-    present = arrival(grounded(storageClasses="{goes: disk}"), upper_pod(spec=spec)).wanted[0]
+    present = arrival(grounded(storageClasses="{goes: disk}"), make_upper_pod(spec=spec)).wanted[0]
     assert isinstance(present, Present)
     (volume,) = present.manifest["spec"]["volumes"]
     assert volume["ephemeral"]["volumeClaimTemplate"]["spec"] == {"storageClassName": "disk"}
@@ -121,45 +136,54 @@ def test_storage_classes_of_ephemeral_volumes_are_mapped() -> None:
 
 def test_a_pod_waits_for_its_service_account_and_its_upper_tokens() -> None:
     """Without them the pod would be rejected or start without an identity; the tokens are last."""
-    here = grounded(serviceAccounts="{identity: upper}")
+    world = grounded(serviceAccounts="{identity: upper}")
     source = {"serviceAccountToken": {"path": "token"}}
     volume = {"name": "kube-api-access-x", "projected": {"sources": [source]}}
-    pod = upper_pod(spec={"serviceAccountName": "robot", "volumes": [volume]}, resourceVersion="7")
+    pod = make_upper_pod(spec={"serviceAccountName": "robot", "volumes": [volume]}, resourceVersion="7")
     robot = (Reference("ServiceAccount", "robot", optional=False),)
-    assert arrival(here, pod, robot) == Decision(depends_on=(service_accounts.key_of(A, "default", "robot"),))
-    put(here.upper.more[SERVICE_ACCOUNT], account(name="robot"))
-    put(here.lowers[A].more[SERVICE_ACCOUNT], marked(account(name="robot"), "ServiceAccount-robot"))
-    assert arrival(here, pod, robot) == Decision(depends_on=(token_rule.key_of(A, "default", "web"),))
+    assert arrival(world, pod, robot) == Decision(depends_on=(service_accounts.key_of(A, "default", "robot"),))
+    put(world.upper.more[SERVICE_ACCOUNT], make_service_account(name="robot"))
+    put(
+        world.lowers[A].more[SERVICE_ACCOUNT],
+        with_owner_marks(make_service_account(name="robot"), "ServiceAccount-robot"),
+    )
+    assert arrival(world, pod, robot) == Decision(depends_on=(token_rule.key_of(A, "default", "web"),))
     notes = {TOKEN_POD: "web"}
-    put(here.lowers[A].secrets, marked(thing("Secret", "upper-token-Pod-web", annotations=notes), "Pod-web"))
-    assert [type(one) for one in arrival(here, pod, robot).wanted] == [Present, Patched]
+    put(
+        world.lowers[A].secrets,
+        with_owner_marks(make_object("Secret", "upper-token-Pod-web", annotations=notes), "Pod-web"),
+    )
+    assert [type(one) for one in arrival(world, pod, robot).wanted] == [Present, Patched]
 
 
 def test_a_pod_gets_the_address_of_the_upper_cluster() -> None:
     """The containers get the external address of the upper apiserver."""
-    here = grounded(serviceAccounts="{identity: upper}")
-    here.upper_server = UpperServer("upper.example.com", 6443)
+    world = grounded(serviceAccounts="{identity: upper}")
+    world.upper_server = UpperServer("upper.example.com", 6443)
     source = {"serviceAccountToken": {"path": "token"}}
     volume = {"name": "kube-api-access-x", "projected": {"sources": [source]}}
     notes = {TOKEN_POD: "web"}
-    put(here.lowers[A].secrets, marked(thing("Secret", "upper-token-Pod-web", annotations=notes), "Pod-web"))
-    present = arrival(here, upper_pod(spec={"volumes": [volume]}, resourceVersion="7")).wanted[0]
+    put(
+        world.lowers[A].secrets,
+        with_owner_marks(make_object("Secret", "upper-token-Pod-web", annotations=notes), "Pod-web"),
+    )
+    present = arrival(world, make_upper_pod(spec={"volumes": [volume]}, resourceVersion="7")).wanted[0]
     assert isinstance(present, Present)
     assert present.manifest["spec"]["containers"][0]["env"][0]["value"] == "upper.example.com"
 
 
 def test_a_dropped_priority_class_is_reported_by_an_event() -> None:
     """The author could have relied on it."""
-    decision = arrival(grounded(), upper_pod(spec={"priorityClassName": "high", "tolerations": TOLERANT}))
+    decision = arrival(grounded(), make_upper_pod(spec={"priorityClassName": "high", "tolerations": TOLERANT}))
     assert shapes(decision) == [Present, EmitEvent]
-    told = decision.wanted[1]
-    assert isinstance(told, EmitEvent)
-    assert (told.reason, told.about) == ("PriorityClassDropped", ABOVE)
+    event = decision.wanted[1]
+    assert isinstance(event, EmitEvent)
+    assert (event.reason, event.about) == ("PriorityClassDropped", ABOVE)
 
 
 def test_tolerations_are_added_with_uid_and_resource_version_as_preconditions() -> None:
     """A list is replaced as a whole, so changes of other writers must not be lost."""
-    _, tolerant = arrival(grounded(), upper_pod(resourceVersion="7")).wanted
+    _, tolerant = arrival(grounded(), make_upper_pod(resourceVersion="7")).wanted
     assert body(tolerant)["metadata"] == {"uid": "Pod-web", "resourceVersion": "7"}
     assert body(tolerant)["spec"]["tolerations"] == TOLERANT
 
@@ -169,31 +193,33 @@ def test_tolerations_are_added_with_uid_and_resource_version_as_preconditions() 
 
 def test_tolerations_wait_for_a_status_write() -> None:
     """The status write would change the resourceVersion of their precondition."""
-    pod = upper_pod(resourceVersion="7")
-    here = grounded()
-    assert [one.subresource for one in kept(here, pod, twin(pod, {"phase": "Running"})).wanted] == ["status"]
-    assert "tolerations" in body(kept(grounded(), pod, twin(pod)).wanted[0])["spec"]
+    pod = make_upper_pod(resourceVersion="7")
+    world = grounded()
+    assert [one.subresource for one in kept(world, pod, make_lower_pod(pod, {"phase": "Running"})).wanted] == ["status"]
+    assert "tolerations" in body(kept(grounded(), pod, make_lower_pod(pod)).wanted[0])["spec"]
 
 
 def test_labels_and_annotations_are_updated() -> None:
     """Labels that the topology ignores are not copied."""
-    here = grounded(ignoreLabels="[local]")
-    pod = upper_pod(spec={"tolerations": TOLERANT}, labels={"colour": "red", "local": "x"})
-    below = twin(upper_pod(spec={"tolerations": TOLERANT}))
-    (present,) = kept(here, pod, below).wanted
+    world = grounded(ignoreLabels="[local]")
+    pod = make_upper_pod(spec={"tolerations": TOLERANT}, labels={"colour": "red", "local": "x"})
+    lower_object = make_lower_pod(make_upper_pod(spec={"tolerations": TOLERANT}))
+    (present,) = kept(world, pod, lower_object).wanted
     assert isinstance(present, Present)
     assert metadata(present.manifest)["labels"]["colour"] == "red"
     assert "local" not in metadata(present.manifest)["labels"]
     assert set(present.sections) == {"metadata.labels", "metadata.annotations"}
 
 
-def changing(here: World, status: Manifest | None = None, **spec: Any) -> Decision:
+def changing(world: World, status: Manifest | None = None, **spec: Any) -> Decision:
     """Decide about a pod whose spec changed, at generation 3, after its lower pod was created."""
-    said = [{"type": "Ready", "status": "True"}]
-    of_below = {"phase": "Running", "conditions": said, "observedGeneration": 1} | (status or {})
-    above = upper_pod(spec={"tolerations": TOLERANT, **spec}, status={"observedGeneration": 2})
-    above["metadata"]["generation"] = 3
-    return kept(here, above, twin(upper_pod(spec={"tolerations": TOLERANT}), of_below, generation=1))
+    conditions = [{"type": "Ready", "status": "True"}]
+    of_below = {"phase": "Running", "conditions": conditions, "observedGeneration": 1} | (status or {})
+    upper_object = make_upper_pod(spec={"tolerations": TOLERANT, **spec}, status={"observedGeneration": 2})
+    upper_object["metadata"]["generation"] = 3
+    return kept(
+        world, upper_object, make_lower_pod(make_upper_pod(spec={"tolerations": TOLERANT}), of_below, generation=1)
+    )
 
 
 NEW_IMAGE = {"containers": [{"name": "main", "image": "app:2"}]}
@@ -202,58 +228,58 @@ DEBUG = [{"name": "debug", "image": "d:1", "envFrom": [{"configMapRef": {"name":
 
 def test_the_status_is_written_before_changes_of_the_lower_pod() -> None:
     """Readiness waits for no other write, and a generation is observed only when its spec is in the lower pod."""
-    said, change = changing(grounded(), **NEW_IMAGE).wanted
-    assert body(said)["status"]["conditions"]
-    assert "observedGeneration" not in body(said)["status"]
+    status_write, change = changing(grounded(), **NEW_IMAGE).wanted
+    assert body(status_write)["status"]["conditions"]
+    assert "observedGeneration" not in body(status_write)["status"]
     assert body(change)["spec"] == NEW_IMAGE
-    (said,) = changing(grounded()).wanted
-    assert body(said)["status"]["observedGeneration"] == 3
+    (status_write,) = changing(grounded()).wanted
+    assert body(status_write)["status"]["observedGeneration"] == 3
 
 
 def test_a_condition_has_the_generation_of_the_spec_in_the_lower_pod() -> None:
     """While an image change is being sent, that is the previous generation."""
     ready = {"type": "Ready", "status": "True", "observedGeneration": 1}
-    said, _ = changing(grounded(), {"conditions": [ready]}, **NEW_IMAGE).wanted
-    (found,) = [one for one in body(said)["status"]["conditions"] if one["type"] == "Ready"]
+    status_write, _ = changing(grounded(), {"conditions": [ready]}, **NEW_IMAGE).wanted
+    (found,) = [one for one in body(status_write)["status"]["conditions"] if one["type"] == "Ready"]
     assert found["observedGeneration"] == 2
 
 
 def test_an_old_problem_is_not_reported_for_a_pod_in_sync() -> None:
     """The change that it refers to has succeeded in the meantime."""
-    here = grounded()
-    here.problems[KEY] = DENIED
-    assert shapes(changing(here)) == [Patched]
+    world = grounded()
+    world.problems[KEY] = DENIED
+    assert shapes(changing(world)) == [Patched]
 
 
 def test_a_debug_container_waits_for_its_references_and_other_changes_do_not() -> None:
     """An event reports a reference that cannot be mirrored."""
-    here = grounded()
-    decision = changing(here, **NEW_IMAGE, ephemeralContainers=DEBUG)
+    world = grounded()
+    decision = changing(world, **NEW_IMAGE, ephemeralContainers=DEBUG)
     assert decision.depends_on == (NEEDED,)
     assert [list(body(one).get("spec", {})) for one in decision.wanted] == [[], ["containers"]]
-    here.problems[NEEDED] = Problem("ConfigMapNotFound", "it does not exist")
-    _, told, _ = changing(here, **NEW_IMAGE, ephemeralContainers=DEBUG).wanted
-    assert isinstance(told, EmitEvent)
-    assert told.message.endswith("it does not exist")
+    world.problems[NEEDED] = Problem("ConfigMapNotFound", "it does not exist")
+    _, event, _ = changing(world, **NEW_IMAGE, ephemeralContainers=DEBUG).wanted
+    assert isinstance(event, EmitEvent)
+    assert event.message.endswith("it does not exist")
 
 
 def test_images_are_recorded_only_by_the_write_that_sends_them() -> None:
     """A label that changes at the same time must not record an image that was not sent."""
-    here = grounded()
-    above = upper_pod(spec={"tolerations": TOLERANT, **NEW_IMAGE}, labels={"colour": "red"})
-    *_, present = kept(here, above, twin(upper_pod(spec={"tolerations": TOLERANT}))).wanted
+    world = grounded()
+    upper_object = make_upper_pod(spec={"tolerations": TOLERANT, **NEW_IMAGE}, labels={"colour": "red"})
+    *_, present = kept(world, upper_object, make_lower_pod(make_upper_pod(spec={"tolerations": TOLERANT}))).wanted
     assert isinstance(present, Present)
-    assert present.manifest["metadata"]["annotations"][WRITTEN_IMAGES] == note_of_images(upper_pod())
+    assert present.manifest["metadata"]["annotations"][WRITTEN_IMAGES] == note_of_images(make_upper_pod())
 
 
 def test_a_lower_pod_without_records_gets_them_with_its_next_change() -> None:
     """It was created before there were records, which alone cause no write."""
-    above = upper_pod(spec={"tolerations": TOLERANT}, labels={"colour": "red"})
-    below = twin(above)
-    notes = {key: below["metadata"]["annotations"].pop(key) for key in (WRITTEN_IMAGES, WRITTEN_KEYS)}
-    assert kept(grounded(), above, below) == Decision()
-    below["metadata"]["labels"]["colour"] = "green"
-    (present,) = kept(grounded(), above, below).wanted
+    upper_object = make_upper_pod(spec={"tolerations": TOLERANT}, labels={"colour": "red"})
+    lower_object = make_lower_pod(upper_object)
+    notes = {key: lower_object["metadata"]["annotations"].pop(key) for key in (WRITTEN_IMAGES, WRITTEN_KEYS)}
+    assert kept(grounded(), upper_object, lower_object) == Decision()
+    lower_object["metadata"]["labels"]["colour"] = "green"
+    (present,) = kept(grounded(), upper_object, lower_object).wanted
     assert isinstance(present, Present)
     assert present.manifest["metadata"]["annotations"].items() >= notes.items()
 
@@ -261,10 +287,10 @@ def test_a_lower_pod_without_records_gets_them_with_its_next_change() -> None:
 @pytest.mark.parametrize("real", [True, False])
 def test_a_selector_that_only_the_virtual_node_matches_is_removed(*, real: bool) -> None:
     """A label of the virtual node is left out, unless lower nodes have it too."""
-    here = grounded(node="{labels: {zone: x}}")
-    node = lower_node()
-    put(here.lowers[A].nodes, {**node, "metadata": metadata(node) | {"labels": {"zone": "x"} if real else {}}})
-    pod = upper_pod(spec={"nodeSelector": {"zone": "x"}, "tolerations": TOLERANT})
-    (present,) = arrival(here, pod).wanted
+    world = grounded(node="{labels: {zone: x}}")
+    node = make_lower_node()
+    put(world.lowers[A].nodes, {**node, "metadata": metadata(node) | {"labels": {"zone": "x"} if real else {}}})
+    pod = make_upper_pod(spec={"nodeSelector": {"zone": "x"}, "tolerations": TOLERANT})
+    (present,) = arrival(world, pod).wanted
     assert isinstance(present, Present)
     assert ("nodeSelector" in present.manifest["spec"]) is real

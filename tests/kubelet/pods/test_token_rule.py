@@ -11,20 +11,20 @@ from worldkit import (
     STRANGER,
     A,
     B,
-    account,
-    changed,
+    add_namespace,
+    add_virtual_node,
+    change_as_other_client,
     config_map,
-    decided,
-    drop,
-    home,
-    lower_node,
-    marked,
-    names,
+    decision_and_plan,
+    delete_observed,
+    make_lower_node,
+    make_lower_pod,
+    make_service_account,
+    make_upper_pod,
+    make_world,
     put,
-    raised,
-    twin,
-    upper_pod,
-    world,
+    sorted_names,
+    with_owner_marks,
 )
 
 from tensile.kube.store import Delta, Entry, changed_facts
@@ -54,15 +54,18 @@ AUTHORITY = "kube-root-ca.crt"
 
 def bound(more: str = AWAY, **pod: Any) -> World:
     """Return a world in which a pod that mounts a token is bound to lower-a."""
-    here = world(more=more)
-    raised(here)
-    home(here)
-    put(here.lowers[A].nodes, lower_node())
-    put(here.upper.config_maps, config_map(AUTHORITY, {"ca.crt": "authority"}))
-    put(here.upper.more[SERVICE_ACCOUNT], account(name="robot"))
-    put(here.lowers[A].more[SERVICE_ACCOUNT], marked(account(name="robot"), "ServiceAccount-robot"))
-    put(here.lowers[A].upper_pods, upper_pod(**({"spec": SPEC} | pod)))
-    return here
+    world = make_world(more=more)
+    add_virtual_node(world)
+    add_namespace(world)
+    put(world.lowers[A].nodes, make_lower_node())
+    put(world.upper.config_maps, config_map(AUTHORITY, {"ca.crt": "authority"}))
+    put(world.upper.more[SERVICE_ACCOUNT], make_service_account(name="robot"))
+    put(
+        world.lowers[A].more[SERVICE_ACCOUNT],
+        with_owner_marks(make_service_account(name="robot"), "ServiceAccount-robot"),
+    )
+    put(world.lowers[A].upper_pods, make_upper_pod(**({"spec": SPEC} | pod)))
+    return world
 
 
 def secret(term: str = HOUR, uid: str = "Pod-web", **data: str) -> Manifest:
@@ -71,7 +74,7 @@ def secret(term: str = HOUR, uid: str = "Pod-web", **data: str) -> Manifest:
     made = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": secret_name(uid), "namespace": "default"}}
     notes = {TOKEN_POD: "web", TOKEN_TERM: term}
     return {
-        **marked({**made, "type": "Opaque"}, uid, uid=f"below-{uid}", annotations=noted(uid, notes)),
+        **with_owner_marks({**made, "type": "Opaque"}, uid, uid=f"below-{uid}", annotations=noted(uid, notes)),
         "data": content,
     }
 
@@ -81,34 +84,34 @@ def noted(uid: str, notes: dict[str, str]) -> dict[str, str]:
     return {OWNER_NAME: OWNER_HERE.name, UPPER_UID: uid, **notes}
 
 
-def held(here: World, **given: Any) -> Entry:
+def held(world: World, **given: Any) -> Entry:
     """Add the Secret to the lower."""
-    return put(here.lowers[A].secrets, secret(**given))
+    return put(world.lowers[A].secrets, secret(**given))
 
 
-def running(here: World, **status: Any) -> Entry:
+def running(world: World, **status: Any) -> Entry:
     """Add the lower pod, created with the upper cluster's identity."""
-    upper = upper_pod(spec=SPEC)
+    upper = make_upper_pod(spec=SPEC)
     place = LowerContext(OWNER_HERE, A, "default", "below-default", identity="upper")
-    made = twin(upper, status)
-    return put(here.lowers[A].pods, {**made, "spec": to_lower_pod(upper, place)["spec"]})
+    made = make_lower_pod(upper, status)
+    return put(world.lowers[A].pods, {**made, "spec": to_lower_pod(upper, place)["spec"]})
 
 
-def decide(here: World) -> Decision:
+def decide(world: World) -> Decision:
     """Decide about the pod's tokens."""
-    return decided(RULE, KEY, here)[0]
+    return decision_and_plan(RULE, KEY, world)[0]
 
 
-def granted(here: World) -> TokenSecret:
+def granted(world: World) -> TokenSecret:
     """Return the token Secret to issue, which must be the only desired item."""
-    (wanted,) = decide(here).wanted
+    (wanted,) = decide(world).wanted
     assert isinstance(wanted, TokenSecret)
     return wanted
 
 
-def ended(here: World) -> list[str]:
+def ended(world: World) -> list[str]:
     """Return the UIDs of the Secrets to delete, which must be all that is desired."""
-    wanted = decide(here).wanted
+    wanted = decide(world).wanted
     assert all(isinstance(one, Absent) and one.requested for one in wanted)
     return [one.uid for one in wanted if isinstance(one, Absent)]
 
@@ -130,8 +133,8 @@ def test_tokens_are_requested_before_the_pod_is_created() -> None:
 
 def test_a_token_is_requested_for_each_audience() -> None:
     """The pod's own volumes count like that of admission."""
-    here = bound(spec={"volumes": [TOKEN, VAULT]})
-    wanted = granted(here)
+    world = bound(spec={"volumes": [TOKEN, VAULT]})
+    wanted = granted(world)
     assert [ask.request["spec"].get("audiences") for ask in wanted.asks] == [None, ["vault"]]
     assert {ask.entry for ask in wanted.asks} < wanted.manifest["data"].keys()
     assert wanted.account.name == "default"
@@ -139,14 +142,14 @@ def test_a_token_is_requested_for_each_audience() -> None:
 
 def test_a_pod_waits_for_its_tokens() -> None:
     """It waits for nothing if it mounts none, or if it does not get the identity of the upper cluster."""
-    here, pod = bound(), upper_pod(spec=SPEC)
-    lower = here.lowers[A]
+    world, pod = bound(), make_upper_pod(spec=SPEC)
+    lower = world.lowers[A]
     assert missing(lower, pod, OWNER_HERE) == [KEY]
-    assert missing(lower, upper_pod(), OWNER_HERE) == []
+    assert missing(lower, make_upper_pod(), OWNER_HERE) == []
     assert missing(bound(HOME).lowers[A], pod, OWNER_HERE) == []
-    put(lower.secrets, marked(secret(), "Pod-web", STRANGER))
+    put(lower.secrets, with_owner_marks(secret(), "Pod-web", STRANGER))
     assert missing(lower, pod, OWNER_HERE) == [KEY], "somebody else's tokens are not ours to mount"
-    held(here)
+    held(world)
     assert missing(lower, pod, OWNER_HERE) == []
 
 
@@ -159,51 +162,51 @@ def test_tokens_are_issued_only_with_identity_upper(more: str) -> None:
 
 def test_a_pod_that_cannot_be_created_gets_no_token() -> None:
     """Its name is in use, its node belongs to another owner, or its lower was removed from the topology."""
-    here = bound()
-    put(here.lowers[A].foreign_pods, upper_pod())
-    assert decide(here) == Decision()
-    here = bound()
-    drop(here.upper.nodes, A, "")
-    assert decide(here) == Decision()
-    here = bound()
-    here.lowers[A].in_topology = False
-    assert decide(here) == Decision()
+    world = bound()
+    put(world.lowers[A].foreign_pods, make_upper_pod())
+    assert decide(world) == Decision()
+    world = bound()
+    delete_observed(world.upper.nodes, A, "")
+    assert decide(world) == Decision()
+    world = bound()
+    world.lowers[A].in_topology = False
+    assert decide(world) == Decision()
 
 
 def test_tokens_wait_for_their_namespace() -> None:
     """The decision depends on the key of the namespace."""
-    here = bound()
-    drop(here.lowers[A].namespaces, "default", "")
-    assert decide(here) == Decision(depends_on=(namespaces.key_of(A, "default"),))
+    world = bound()
+    delete_observed(world.lowers[A].namespaces, "default", "")
+    assert decide(world) == Decision(depends_on=(namespaces.key_of(A, "default"),))
 
 
 def test_tokens_wait_for_the_pods_other_references() -> None:
     """While the pod waits for another reason, its tokens would be in the lower for no use."""
     main = {"name": "main", "image": "app:1", "envFrom": [{"secretRef": {"name": "s", "optional": True}}]}
-    here = bound(spec={**SPEC, "containers": [main]})
-    assert decide(here) == Decision(depends_on=(secret_key(A, "default", "Secret", "s"),))
+    world = bound(spec={**SPEC, "containers": [main]})
+    assert decide(world) == Decision(depends_on=(secret_key(A, "default", "Secret", "s"),))
 
 
 def test_no_tokens_are_requested_while_an_older_pod_has_the_name() -> None:
     """The deletion of that lower pod enqueues the key again."""
-    here = bound()
-    older = running(here)
-    put(here.lowers[A].upper_pods, upper_pod(spec=SPEC, uid="second"))
-    assert decide(here) == Decision()
+    world = bound()
+    older = running(world)
+    put(world.lowers[A].upper_pods, make_upper_pod(spec=SPEC, uid="second"))
+    assert decide(world) == Decision()
     (route,) = (one for one in RULE.watches() if one.cache == "pods")
-    assert list(route.keys(here, A, Delta(older, None))) == [KEY]
-    drop(here.lowers[A].pods, "web")
-    assert granted(here).manifest["metadata"]["annotations"][UPPER_UID] == "second"
+    assert list(route.keys(world, A, Delta(older, None))) == [KEY]
+    delete_observed(world.lowers[A].pods, "web")
+    assert granted(world).manifest["metadata"]["annotations"][UPPER_UID] == "second"
 
 
 @pytest.mark.parametrize("data", [None, {"other": "x"}])
 def test_no_token_is_issued_without_the_ca_of_the_upper(data: dict[str, str] | None) -> None:
     """A pod that cannot verify the apiserver must not send a token."""
-    here = bound()
-    drop(here.upper.config_maps, AUTHORITY)
+    world = bound()
+    delete_observed(world.upper.config_maps, AUTHORITY)
     if data:
-        put(here.upper.config_maps, config_map(AUTHORITY, data))
-    found = decide(here)
+        put(world.upper.config_maps, config_map(AUTHORITY, data))
+    found = decide(world)
     assert found.wanted == ()
     assert found.problem is not None
     assert found.problem.reason == "UpperCANotFound"
@@ -215,41 +218,41 @@ def test_no_token_is_issued_without_the_ca_of_the_upper(data: dict[str, str] | N
 
 def test_a_refused_renewal_is_reported_by_an_event_on_the_running_pod() -> None:
     """Its status would not show it, while a pod that waits for its first tokens is Pending with the reason."""
-    here = bound()
-    here.problems[KEY] = Problem("Forbidden", "no rights")
-    assert isinstance(granted(here), TokenSecret)
-    held(here)
-    running(here)
-    here.now = NOW + timedelta(hours=1)
-    again, told = decide(here).wanted
+    world = bound()
+    world.problems[KEY] = Problem("Forbidden", "no rights")
+    assert isinstance(granted(world), TokenSecret)
+    held(world)
+    running(world)
+    world.now = NOW + timedelta(hours=1)
+    again, event = decide(world).wanted
     assert isinstance(again, TokenSecret)
-    assert isinstance(told, EmitEvent)
-    assert (told.about, told.uid, told.reason) == (Ref(UPPER, POD, "default", "web"), "Pod-web", "Forbidden")
-    assert told.message == "the pod's tokens of the upper cluster cannot be renewed and will expire: no rights"
+    assert isinstance(event, EmitEvent)
+    assert (event.about, event.uid, event.reason) == (Ref(UPPER, POD, "default", "web"), "Pod-web", "Forbidden")
+    assert event.message == "the pod's tokens of the upper cluster cannot be renewed and will expire: no rights"
 
 
 def test_tokens_from_the_future_are_renewed() -> None:
     """The engine's clock was set back, so the tokens would expire too early."""
-    here = bound()
-    held(here)
-    here.now = NOW - timedelta(seconds=59)
-    assert decide(here).requeue_after == 2880.0 + 59
-    here.now = NOW - timedelta(seconds=61)
-    assert granted(here).ref == REF
+    world = bound()
+    held(world)
+    world.now = NOW - timedelta(seconds=59)
+    assert decide(world).requeue_after == 2880.0 + 59
+    world.now = NOW - timedelta(seconds=61)
+    assert granted(world).ref == REF
 
 
 def test_no_token_is_issued_while_the_lower_does_not_answer() -> None:
     """Its Secret could not be written."""
-    here = bound()
-    here.lowers[A].unreachable_seconds = 3.0
-    assert decide(here) == Decision()
+    world = bound()
+    world.lowers[A].unreachable_seconds = 3.0
+    assert decide(world) == Decision()
 
 
 def test_short_lived_tokens_are_renewed_at_most_once_a_minute() -> None:
     """An apiserver may limit the lifetime of tokens to any value."""
-    here = bound()
-    held(here, term=f"{NOW:%Y-%m-%dT%H:%M:%SZ}/PT10S")
-    assert decide(here) == Decision(requeue_after=60.0)
+    world = bound()
+    held(world, term=f"{NOW:%Y-%m-%dT%H:%M:%SZ}/PT10S")
+    assert decide(world) == Decision(requeue_after=60.0)
 
 
 SPOILT = {
@@ -266,35 +269,35 @@ SPOILT = {
 @pytest.mark.parametrize("given", SPOILT.values(), ids=SPOILT)
 def test_a_changed_token_secret_is_written_again(given: dict[str, str]) -> None:
     """This holds for an invalid term and for other data."""
-    here = bound()
-    held(here, **given)
-    assert granted(here).ref == REF
+    world = bound()
+    held(world, **given)
+    assert granted(world).ref == REF
 
 
 @pytest.mark.parametrize("name", ["token", "ca.crt"])
 def test_a_token_secret_written_by_another_manager_is_written_again(name: str) -> None:
     """A changed token looks like any other, but managedFields show who wrote it."""
-    here = bound()
-    made = held(here).manifest()
+    world = bound()
+    made = held(world).manifest()
     book = {"manager": "kubectl", "fieldsV1": {"f:data": {f"f:{name}": {}}}}
     made = {**made, "metadata": {**made["metadata"], "managedFields": [*made["metadata"]["managedFields"], book]}}
-    put(here.lowers[A].secrets, made)
-    assert granted(here).ref == REF
+    put(world.lowers[A].secrets, made)
+    assert granted(world).ref == REF
 
 
 def test_a_missing_token_is_issued_again() -> None:
     """Another client removed its key from the Secret."""
-    here = bound()
-    held(here)
-    changed(here.lowers[A].secrets, NAME, lambda found: found["data"].pop("token"))
-    assert granted(here).ref == REF
+    world = bound()
+    held(world)
+    change_as_other_client(world.lowers[A].secrets, NAME, lambda found: found["data"].pop("token"))
+    assert granted(world).ref == REF
 
 
 def test_a_running_pod_without_upper_tokens_gets_none() -> None:
     """It was created without that identity, and does not mount them."""
-    here = bound()
-    put(here.lowers[A].pods, twin(upper_pod(spec=SPEC)))
-    assert decide(here) == Decision()
+    world = bound()
+    put(world.lowers[A].pods, make_lower_pod(make_upper_pod(spec=SPEC)))
+    assert decide(world) == Decision()
 
 
 # Deletion.
@@ -302,29 +305,29 @@ def test_a_running_pod_without_upper_tokens_gets_none() -> None:
 
 def test_tokens_are_deleted_when_the_pod_is_absent_on_both_sides() -> None:
     """They are kept before that, because a missing upper pod may not have been deleted."""
-    here = bound()
-    held(here)
-    running(here)
-    drop(here.lowers[A].upper_pods, "web")
-    assert decide(here) == Decision()
-    drop(here.lowers[A].pods, "web")
-    assert ended(here) == ["below-Pod-web"]
+    world = bound()
+    held(world)
+    running(world)
+    delete_observed(world.lowers[A].upper_pods, "web")
+    assert decide(world) == Decision()
+    delete_observed(world.lowers[A].pods, "web")
+    assert ended(world) == ["below-Pod-web"]
 
 
 def test_tokens_of_a_pod_that_ended_are_kept_and_not_renewed() -> None:
     """The Secret stays as long as the pod does."""
-    here = bound(status={"phase": "Succeeded"})
-    held(here)
-    running(here, phase="Succeeded")
-    here.now = NOW + timedelta(hours=2)
-    assert decide(here) == Decision()
+    world = bound(status={"phase": "Succeeded"})
+    held(world)
+    running(world, phase="Succeeded")
+    world.now = NOW + timedelta(hours=2)
+    assert decide(world) == Decision()
 
 
 def test_tokens_of_an_older_pod_of_the_name_are_deleted() -> None:
     """The new pod gets its own tokens."""
-    here = bound()
-    held(here, uid="older")
-    wanted = decide(here).wanted
+    world = bound()
+    held(world, uid="older")
+    wanted = decide(world).wanted
     assert [type(one) for one in wanted] == [Absent, TokenSecret]
     assert isinstance(wanted[0], Absent)
     assert wanted[0].uid == "below-older"
@@ -332,90 +335,104 @@ def test_tokens_of_an_older_pod_of_the_name_are_deleted() -> None:
 
 def test_a_secret_of_another_owner_is_not_changed() -> None:
     """It has the same name and annotations, but another owner's mark."""
-    here = bound(HOME)
+    world = bound(HOME)
     stranger = secret()
-    put(here.lowers[A].secrets, marked(stranger, "Pod-web", STRANGER, uid="foreign"))
-    drop(here.lowers[A].upper_pods, "web")
-    assert decide(here) == Decision()
+    put(world.lowers[A].secrets, with_owner_marks(stranger, "Pod-web", STRANGER, uid="foreign"))
+    delete_observed(world.lowers[A].upper_pods, "web")
+    assert decide(world) == Decision()
 
 
 @pytest.mark.parametrize("cache", ["secrets", "pods", "upper_pods"])
 def test_nothing_is_decided_before_all_caches_are_synced(cache: str) -> None:
     """Otherwise a token could be deleted for a pod that is not listed yet."""
-    here = bound()
-    held(here)
-    drop(here.lowers[A].upper_pods, "web")
-    getattr(here.lowers[A], cache).mark_stale()
-    assert decide(here) == Decision()
+    world = bound()
+    held(world)
+    delete_observed(world.lowers[A].upper_pods, "web")
+    getattr(world.lowers[A], cache).mark_stale()
+    assert decide(world) == Decision()
 
 
 def test_the_secret_rule_does_not_delete_token_secrets() -> None:
     """No upper pod refers to a token Secret, but it is no copy."""
-    here = bound()
-    held(here)
+    world = bound()
+    held(world)
     rule, key = config.RULE, secret_key(A, "default", "Secret", NAME)
-    assert decided(rule, key, here)[1] == Plan(())
-    assert key not in set(rule.keys(here, A))
+    assert decision_and_plan(rule, key, world)[1] == Plan(())
+    assert key not in set(rule.keys(world, A))
 
 
 # Watches.
 
 
-def heard(here: World, cache: str, delta: Delta, lower: str = A) -> list[str]:
+def enqueued_keys(world: World, cache: str, delta: Delta, lower: str = A) -> list[str]:
     """Return the names of the keys that a change enqueues."""
     (route,) = (one for one in RULE.watches() if one.cache == cache)
     changed = changed_facts(delta)
     is_passed_on = changed is None or bool(changed.intersection(route.facts))
-    return list(names(route.keys(here, lower, delta))) if is_passed_on else []
+    return list(sorted_names(route.keys(world, lower, delta))) if is_passed_on else []
 
 
 def test_every_pod_and_every_token_secret_has_a_key() -> None:
     """Secrets of an earlier run are included."""
-    here = bound()
-    held(here, uid="older")
-    put(here.lowers[A].upper_pods, upper_pod("other"))
-    assert list(names(RULE.keys(here, A))) == ["default/other", "default/web"]
-    assert list(RULE.keys(here, B)) == []
+    world = bound()
+    held(world, uid="older")
+    put(world.lowers[A].upper_pods, make_upper_pod("other"))
+    assert list(sorted_names(RULE.keys(world, A))) == ["default/other", "default/web"]
+    assert list(RULE.keys(world, B)) == []
 
 
 def test_pods_enqueue_the_rule_only_if_tokens_are_used() -> None:
     """Without tokens pods cause no work, and a lower pod's plain status change enqueues nothing."""
-    here = bound()
-    upper, below = here.lowers[A].upper_pods.get("default", "web"), running(here)
-    assert heard(here, "upper_pods", Delta(None, upper)) == ["default/web"]
-    assert heard(here, "pods", Delta(below, None)) == heard(here, "pods", Delta(None, below)) == ["default/web"]
-    again = running(here)
-    assert heard(here, "pods", Delta(below, again)) == []
-    assert heard(here, "pods", Delta(again, running(here, phase="Failed"))) == ["default/web"]
+    world = bound()
+    upper, lower_entry = world.lowers[A].upper_pods.get("default", "web"), running(world)
+    assert enqueued_keys(world, "upper_pods", Delta(None, upper)) == ["default/web"]
+    assert (
+        enqueued_keys(world, "pods", Delta(lower_entry, None))
+        == enqueued_keys(world, "pods", Delta(None, lower_entry))
+        == ["default/web"]
+    )
+    again = running(world)
+    assert enqueued_keys(world, "pods", Delta(lower_entry, again)) == []
+    assert enqueued_keys(world, "pods", Delta(again, running(world, phase="Failed"))) == ["default/web"]
     quiet = bound(HOME)
-    assert heard(quiet, "upper_pods", Delta(None, upper)) == heard(quiet, "pods", Delta(None, below)) == []
+    assert (
+        enqueued_keys(quiet, "upper_pods", Delta(None, upper))
+        == enqueued_keys(quiet, "pods", Delta(None, lower_entry))
+        == []
+    )
     held(quiet)
-    assert heard(quiet, "upper_pods", Delta(None, upper)) == ["default/web"]
+    assert enqueued_keys(quiet, "upper_pods", Delta(None, upper)) == ["default/web"]
 
 
 def test_token_secrets_enqueue_the_rule() -> None:
     """Other Secrets do not."""
-    here = bound()
-    entry = held(here)
-    other = put(here.lowers[A].secrets, marked({**secret(), "metadata": {"name": "s", "namespace": "default"}}, "x"))
-    assert heard(here, "secrets", Delta(None, entry)) == heard(here, "secrets", Delta(entry, None)) == ["default/web"]
-    assert heard(here, "secrets", Delta(None, other)) == []
+    world = bound()
+    entry = held(world)
+    other = put(
+        world.lowers[A].secrets, with_owner_marks({**secret(), "metadata": {"name": "s", "namespace": "default"}}, "x")
+    )
+    assert (
+        enqueued_keys(world, "secrets", Delta(None, entry))
+        == enqueued_keys(world, "secrets", Delta(entry, None))
+        == ["default/web"]
+    )
+    assert enqueued_keys(world, "secrets", Delta(None, other)) == []
 
 
 def test_a_new_upper_ca_enqueues_the_pods_of_its_namespace() -> None:
     """Another ConfigMap does not, and neither does it without the identity of the upper cluster."""
-    here = bound()
-    entry = here.upper.config_maps.get("default", AUTHORITY)
-    other = put(here.upper.config_maps, config_map("settings"))
-    assert heard(here, "upper.config_maps", Delta(None, entry)) == ["default/web"]
-    assert heard(here, "upper.config_maps", Delta(None, other)) == []
-    assert heard(bound(HOME), "upper.config_maps", Delta(None, entry)) == []
+    world = bound()
+    entry = world.upper.config_maps.get("default", AUTHORITY)
+    other = put(world.upper.config_maps, config_map("settings"))
+    assert enqueued_keys(world, "upper.config_maps", Delta(None, entry)) == ["default/web"]
+    assert enqueued_keys(world, "upper.config_maps", Delta(None, other)) == []
+    assert enqueued_keys(bound(HOME), "upper.config_maps", Delta(None, entry)) == []
 
 
 def test_tokens_of_a_running_pod_are_renewed_in_an_excluded_namespace() -> None:
     """The pod keeps its lower pod, which was created with that identity."""
-    here = bound(AWAY + "excludeNamespaces: [default]\n", status={"phase": "Running"})
-    held(here)
-    running(here, phase="Running")
-    here.now = NOW + timedelta(minutes=50)
-    assert granted(here).reason == "its tokens expire soon"
+    world = bound(AWAY + "excludeNamespaces: [default]\n", status={"phase": "Running"})
+    held(world)
+    running(world, phase="Running")
+    world.now = NOW + timedelta(minutes=50)
+    assert granted(world).reason == "its tokens expire soon"

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from podkit import place, pod
+from podkit import lower_context, pod
 from worldkit import token_volume
 
 from tensile.kubelet.pods.projection import image_digest, to_lower_pod
@@ -12,7 +12,7 @@ from tensile.kubelet.pods.update import ephemeral_patch, image_patch, resize_pat
 from tensile.names import FIELD_MANAGER, WRITTEN_IMAGES
 from tensile.reconcile.world import UpperServer
 
-PLACE = place()
+PLACE = lower_context()
 DEFAULTS = [
     {"key": f"node.kubernetes.io/{name}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
     for name in ("not-ready", "unreachable")
@@ -47,11 +47,11 @@ def sized(**amounts: dict[str, str]) -> dict[str, Any]:
 )
 def test_an_unchanged_pod_needs_no_patch(spec: dict[str, Any]) -> None:
     """Fields that lower admission has added are no difference."""
-    below = stored(spec, tolerations=[*(spec.get("tolerations") or []), *DEFAULTS])
-    assert image_patch(pod(spec), below) is None
-    assert toleration_patch(pod(spec), below, PLACE) is None
-    assert resize_patch(pod(spec), below) is None
-    assert ephemeral_patch(pod(spec), below, PLACE) is None
+    lower_object = stored(spec, tolerations=[*(spec.get("tolerations") or []), *DEFAULTS])
+    assert image_patch(pod(spec), lower_object) is None
+    assert toleration_patch(pod(spec), lower_object, PLACE) is None
+    assert resize_patch(pod(spec), lower_object) is None
+    assert ephemeral_patch(pod(spec), lower_object, PLACE) is None
 
 
 @pytest.mark.parametrize("field", ["containers", "initContainers"])
@@ -82,25 +82,25 @@ def books(manager: str, name: str = "main") -> list[dict[str, Any]]:
 )
 def test_an_image_replaced_by_lower_admission_is_kept(manager: str, name: str, *, restored: bool) -> None:
     """A lower cluster may use its own registry, while an image that another manager wrote is restored."""
-    below = stored({})
-    below["spec"] = {**below["spec"], "containers": [container(image="mirror/app:1")]}
-    below["metadata"]["managedFields"] = books(manager, name)
-    assert (image_patch(pod(), below) is not None) is restored
+    lower_object = stored({})
+    lower_object["spec"] = {**lower_object["spec"], "containers": [container(image="mirror/app:1")]}
+    lower_object["metadata"]["managedFields"] = books(manager, name)
+    assert (image_patch(pod(), lower_object) is not None) is restored
 
 
 def test_a_changed_image_is_sent_without_those_that_admission_replaced() -> None:
     """Only the container whose upper image changed is named."""
-    below = stored({"containers": [container("a"), container("b")]})
-    below["spec"]["containers"] = [container("a", image="mirror/app:1"), container("b", image="mirror/app:1")]
+    lower_object = stored({"containers": [container("a"), container("b")]})
+    lower_object["spec"]["containers"] = [container("a", image="mirror/app:1"), container("b", image="mirror/app:1")]
     upper = pod({"containers": [container("a"), container("b", image="app:2")]})
-    assert image_patch(upper, below)["spec"] == {"containers": [{"name": "b", "image": "app:2"}]}
+    assert image_patch(upper, lower_object)["spec"] == {"containers": [{"name": "b", "image": "app:2"}]}
 
 
 def test_a_lower_pod_without_a_record_gets_the_upper_image() -> None:
     """It is not known what was sent, so the upper spec counts."""
-    below = stored({"containers": [container(image="app:0")]})
-    del below["metadata"]["annotations"][WRITTEN_IMAGES]
-    assert image_patch(pod(), below)["spec"] == {"containers": [{"name": "main", "image": "app:1"}]}
+    lower_object = stored({"containers": [container(image="app:0")]})
+    del lower_object["metadata"]["annotations"][WRITTEN_IMAGES]
+    assert image_patch(pod(), lower_object)["spec"] == {"containers": [{"name": "main", "image": "app:1"}]}
 
 
 def test_a_container_missing_in_the_lower_pod_is_not_added() -> None:
@@ -162,8 +162,8 @@ def test_equal_amounts_in_different_notations_are_no_resize() -> None:
 
 def test_limits_added_by_lower_admission_are_no_resize() -> None:
     """A LimitRange of the lower is that cluster's own rule."""
-    below = stored({}, **sized(limits={"cpu": "1"}, requests={"cpu": "1"}))
-    assert resize_patch(pod(), below) is None
+    lower_object = stored({}, **sized(limits={"cpu": "1"}, requests={"cpu": "1"}))
+    assert resize_patch(pod(), lower_object) is None
 
 
 def test_a_new_amount_is_a_resize() -> None:
@@ -219,7 +219,7 @@ def test_an_ephemeral_container_gets_the_address_of_the_upper_if_tokens_are_moun
     """The other containers have it as well; without mounted tokens nothing is added."""
     upper = pod({"ephemeralContainers": [container("d")]}, uid="uid-1")
     mounted = [{"name": "t", "projected": {"sources": [{"secret": {"name": secret_name("uid-1")}}]}}]
-    there = place(upper_server=UpperServer("upper.example.com", 6443))
-    for volumes, told in ((mounted, ["KUBERNETES_SERVICE_HOST"]), ([], [])):
+    there = lower_context(upper_server=UpperServer("upper.example.com", 6443))
+    for volumes, variables in ((mounted, ["KUBERNETES_SERVICE_HOST"]), ([], [])):
         body = ephemeral_patch(upper, stored({}, volumes=volumes), there)
-        assert [one["name"] for one in body["spec"]["ephemeralContainers"][0].get("env", [])][:1] == told
+        assert [one["name"] for one in body["spec"]["ephemeralContainers"][0].get("env", [])][:1] == variables

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from podkit import place, pod, said
+from podkit import lower_context, pod, stored_condition
 from podviewkit import sync_condition
 from worldkit import NOW
 
@@ -30,9 +30,9 @@ def changed(*what: str) -> list[Patched]:
     spec: dict[str, Any] = {}
     for one in what:
         spec |= NEW[one]
-    made = to_lower_pod(pod(), place())
-    below = {**made, "metadata": {**made["metadata"], "uid": "below-1", "resourceVersion": "7"}}
-    return lower_pod_updates(pod(spec), below, REF, place())
+    made = to_lower_pod(pod(), lower_context())
+    lower_object = {**made, "metadata": {**made["metadata"], "uid": "below-1", "resourceVersion": "7"}}
+    return lower_pod_updates(pod(spec), lower_object, REF, lower_context())
 
 
 @pytest.mark.parametrize(
@@ -88,13 +88,13 @@ def test_a_refused_change_is_reported_in_a_condition() -> None:
 def test_the_sync_condition_is_unchanged_until_the_problem_changes() -> None:
     """Otherwise each attempt would be a write."""
     first = sync_condition(pod(), NO, "lower-a", NOW, waiting=True)
-    told = pod(status={"conditions": [first]})
-    assert sync_condition(told, NO, "lower-a", NOW.replace(year=2027), waiting=True) == first
+    upper = pod(status={"conditions": [first]})
+    assert sync_condition(upper, NO, "lower-a", NOW.replace(year=2027), waiting=True) == first
 
 
 @pytest.mark.parametrize("waiting", [True, False])
 def test_the_sync_condition_is_removed_when_no_change_is_pending(*, waiting: bool) -> None:
     """It is kept while a change without a known problem is pending."""
-    told = pod(status={"conditions": [said(SYNCED, "False", reason="Forbidden")]})
-    found = sync_condition(told, None, "lower-a", NOW, waiting=waiting)
+    upper = pod(status={"conditions": [stored_condition(SYNCED, "False", reason="Forbidden")]})
+    found = sync_condition(upper, None, "lower-a", NOW, waiting=waiting)
     assert (found is not None) is waiting

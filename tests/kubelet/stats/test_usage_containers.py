@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from worldkit import A, home, put, twin, upper_pod, world
+from worldkit import A, add_namespace, make_lower_pod, make_upper_pod, make_world, put
 
 from tensile.kubelet.stats.usage import LowerPodRef, RunningPod, running_pod
 from tensile.objects import Manifest
@@ -18,11 +18,11 @@ def since(second: int) -> Manifest:
 
 def found(status: Manifest | None) -> RunningPod:
     """Return the running pod of an upper pod whose lower pod has this status."""
-    here = world()
-    home(here)
-    above = put(here.lowers[A].upper_pods, upper_pod(namespace="shop"))
-    below = put(here.lowers[A].pods, twin(upper_pod(namespace="shop"), status))
-    return running_pod(above, below)
+    world = make_world()
+    add_namespace(world)
+    upper_entry = put(world.lowers[A].upper_pods, make_upper_pod(namespace="shop"))
+    lower_entry = put(world.lowers[A].pods, make_lower_pod(make_upper_pod(namespace="shop"), status))
+    return running_pod(upper_entry, lower_entry)
 
 
 def test_a_running_pod_has_upper_names_and_a_reference_to_its_lower_pod() -> None:

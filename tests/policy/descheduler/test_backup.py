@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from properties import examples
-from worldkit import A, put, upper_pod, world, written
+from worldkit import A, make_upper_pod, make_world, put, with_managed_fields
 
 from tensile.kube.store import Entry
 from tensile.kubelet.pods.lower_context import LowerContext
@@ -37,42 +37,42 @@ SPEC = {"containers": [{"name": "main", "image": "app:1"}]}
 SUCCESSOR = {"apiVersion": "v1", "kind": "Pod", "metadata": META, "spec": SPEC}
 
 
-def place() -> LowerContext:
+def lower_context() -> LowerContext:
     """Return the context of a pod in a lower cluster."""
-    return LowerContext(world().owner, "vk", "default", "uid", virtual_nodes=frozenset({"vk"}), identity="upper")
+    return LowerContext(make_world().owner, "vk", "default", "uid", virtual_nodes=frozenset({"vk"}), identity="upper")
 
 
-def kept(here: World, **meta: Any) -> Manifest:
+def kept(world: World, **meta: Any) -> Manifest:
     """Return the stored Secret that backs up the pod of lower-a."""
-    pod = here.lowers[A].upper_pods.get("default", "web") or put(here.lowers[A].upper_pods, upper_pod())
-    wanted = backup(SUCCESSOR, pod, here.owner, "it moves").manifest
+    pod = world.lowers[A].upper_pods.get("default", "web") or put(world.lowers[A].upper_pods, make_upper_pod())
+    wanted = backup(SUCCESSOR, pod, world.owner, "it moves").manifest
     given = {**wanted["metadata"], "uid": "secret", **meta}
-    return written({**wanted, "metadata": given})
+    return with_managed_fields({**wanted, "metadata": given})
 
 
 def test_a_backup_is_an_owned_secret_named_by_the_pods_uid() -> None:
     """It is in the pod's namespace, and is an independent change, so that its refusal blocks no other backup."""
-    here = world()
-    pod = put(here.lowers[A].upper_pods, upper_pod())
-    wanted = backup(SUCCESSOR, pod, here.owner, "it moves")
+    world = make_world()
+    pod = put(world.lowers[A].upper_pods, make_upper_pod())
+    wanted = backup(SUCCESSOR, pod, world.owner, "it moves")
     assert isinstance(wanted, Present)
     assert wanted.independent
     assert wanted.ref == backup_ref("default", "Pod-web") == Ref(UPPER, SECRET, "default", BACKUP + "Pod-web")
-    assert labels(wanted.manifest)[OWNER] == here.owner.mark
+    assert labels(wanted.manifest)[OWNER] == world.owner.mark
     assert annotations(wanted.manifest)[UPPER_UID] == "Pod-web"
     assert wanted.manifest["type"] == "tensile-kube.io/pod"
 
 
 def test_a_backup_is_read_as_it_was_written() -> None:
     """It is found by the UID of the pod, which its name contains."""
-    here = world()
-    entry = put(here.upper.secrets, kept(here))
-    found = backup_in(entry, here.owner)
+    world = make_world()
+    entry = put(world.upper.secrets, kept(world))
+    found = backup_in(entry, world.owner)
     assert found is not None
     assert found == ("Pod-web", SUCCESSOR, None)
-    pod = here.lowers[A].upper_pods.get("default", "web")
+    pod = world.lowers[A].upper_pods.get("default", "web")
     assert pod is not None
-    assert backup_of(pod, here) == found
+    assert backup_of(pod, world) == found
 
 
 @pytest.mark.parametrize(
@@ -83,12 +83,12 @@ def test_a_pod_is_backed_up_only_by_a_current_backup_that_is_not_withdrawn(
     is_safe: bool,  # noqa: FBT001
 ) -> None:
     """A backup of another spec does not count; an invalid withdrawal time is ignored."""
-    here = world()
-    pod = put(here.lowers[A].upper_pods, upper_pod())
-    assert not is_backed_up(pod, SUCCESSOR, here)
-    put(here.upper.secrets, kept(here, annotations={**annotations(kept(here)), **noted}))
-    assert is_backed_up(pod, SUCCESSOR, here) == is_safe
-    assert not is_backed_up(pod, {**SUCCESSOR, "spec": {**SPEC, "priority": 1}}, here)
+    world = make_world()
+    pod = put(world.lowers[A].upper_pods, make_upper_pod())
+    assert not is_backed_up(pod, SUCCESSOR, world)
+    put(world.upper.secrets, kept(world, annotations={**annotations(kept(world)), **noted}))
+    assert is_backed_up(pod, SUCCESSOR, world) == is_safe
+    assert not is_backed_up(pod, {**SUCCESSOR, "spec": {**SPEC, "priority": 1}}, world)
 
 
 @pytest.mark.parametrize(
@@ -101,10 +101,10 @@ def test_a_pod_is_backed_up_only_by_a_current_backup_that_is_not_withdrawn(
 )
 def test_secrets_of_another_name_owner_or_field_manager_are_no_backups(meta: Manifest) -> None:
     """Their content is ignored."""
-    here = world()
-    secret = kept(here)
-    entry = put(here.upper.secrets, {**secret, "metadata": {**secret["metadata"], **meta}})
-    assert backup_in(entry, here.owner) is None
+    world = make_world()
+    secret = kept(world)
+    entry = put(world.upper.secrets, {**secret, "metadata": {**secret["metadata"], **meta}})
+    assert backup_in(entry, world.owner) is None
 
 
 def encoded(content: Any) -> str:
@@ -130,9 +130,9 @@ def encoded(content: Any) -> str:
 )
 def test_a_backup_without_a_valid_pod_of_its_namespace_has_no_pod(content: str | None) -> None:
     """A forged Secret can neither create a pod in another namespace nor have a pod evicted."""
-    here = world()
+    world = make_world()
     data = {} if content is None else {"pod.json": content}
-    found = backup_in(put(here.upper.secrets, {**kept(here), "data": data}), here.owner)
+    found = backup_in(put(world.upper.secrets, {**kept(world), "data": data}), world.owner)
     assert found is not None
     assert found.pod is None
 
@@ -187,23 +187,23 @@ def test_every_pod_that_is_read_from_a_backup_can_be_processed(data: Any) -> Non
     """Another client may have written the Secret, and an invalid pod in it must not block the moves of other pods."""
     long = orjson.dumps(EVERYTHING).replace(b"REQUIRED", REQUIRED.encode()).replace(b"PREFERRED", PREFERRED.encode())
     given_pod = spoilt(orjson.loads(long), data.draw)
-    here = world()
-    found = backup_in(put(here.upper.secrets, {**kept(here), "data": {"pod.json": encoded(given_pod)}}), here.owner)
+    world = make_world()
+    found = backup_in(put(world.upper.secrets, {**kept(world), "data": {"pod.json": encoded(given_pod)}}), world.owner)
     if found is None or found.pod is None:
         return
     upper = Entry("default", "web", "u", 0, orjson.dumps(found.pod), None)
-    ground = Targets(here)
-    ground.others(upper, here.lowers[A].node, frozenset())
+    ground = Targets(world)
+    ground.others(upper, world.lowers[A].node, frozenset())
     ground.others(upper, "", frozenset())
-    assert orjson.dumps(to_lower_pod(found.pod, place()))
+    assert orjson.dumps(to_lower_pod(found.pod, lower_context()))
     assert successor_of(found.pod, ["vk"])
     assert isinstance(uses_claims(found.pod), bool)
 
 
 def test_a_complete_pod_is_read_from_a_backup_unchanged() -> None:
     """It has all fields that the property test mutates."""
-    here = world()
-    found = backup_in(put(here.upper.secrets, {**kept(here), "data": {"pod.json": encoded(EVERYTHING)}}), here.owner)
+    world = make_world()
+    found = backup_in(put(world.upper.secrets, {**kept(world), "data": {"pod.json": encoded(EVERYTHING)}}), world.owner)
     assert found is not None
     assert found.pod == EVERYTHING
 
@@ -211,9 +211,9 @@ def test_a_complete_pod_is_read_from_a_backup_unchanged() -> None:
 @pytest.mark.parametrize("depth", [300, 900, 2_000])
 def test_a_backup_with_a_deeply_nested_pod_has_no_pod(depth: int) -> None:
     """Such a pod could not be serialized again."""
-    here = world()
+    world = make_world()
     content = orjson.dumps(EVERYTHING).replace(b'"ssd"', b'"ssd"},"x":{"y":' + b"[" * depth + b"]" * depth)
     data = {"pod.json": b64encode(content).decode()}
-    found = backup_in(put(here.upper.secrets, {**kept(here), "data": data}), here.owner)
+    found = backup_in(put(world.upper.secrets, {**kept(world), "data": data}), world.owner)
     assert found is not None
     assert found.pod is None

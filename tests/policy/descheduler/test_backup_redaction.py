@@ -5,7 +5,7 @@ from typing import Any
 
 import orjson
 import pytest
-from worldkit import OWNER_HERE, A, put, upper_pod, world
+from worldkit import OWNER_HERE, A, make_upper_pod, make_world, put
 
 from tensile.errors import Denied
 from tensile.kube.cluster import Patch
@@ -49,25 +49,25 @@ SPEC: Manifest = {
 
 def kept(applied: Any = None, uid: str = "5f0c1d2e-0000-4000-8000-1234567890ab") -> Step:
     """Return the step that creates the backup of a pod with a last-applied annotation."""
-    above = {
+    upper_object = {
         "kind": "Pod",
         "metadata": {"namespace": "default"},
         "spec": {"containers": [{"args": ["s3cret-of-applied"]}]},
     }
-    notes = {"note": SECRETS["annotation"], APPLIED: orjson.dumps(applied or above).decode()}
-    pod = upper_pod(spec=SPEC, uid=uid, annotations=notes)
-    here = world()
-    wanted = backup(successor_of(pod, (A,)), put(here.lowers[A].upper_pods, pod), OWNER_HERE, "it moves")
+    notes = {"note": SECRETS["annotation"], APPLIED: orjson.dumps(applied or upper_object).decode()}
+    pod = make_upper_pod(spec=SPEC, uid=uid, annotations=notes)
+    world = make_world()
+    wanted = backup(successor_of(pod, (A,)), put(world.lowers[A].upper_pods, pod), OWNER_HERE, "it moves")
     return Step("create", wanted.ref, "it moves", body=wanted.manifest)
 
 
-def redacted(words: str, step: Step | None = None) -> str:
+def redacted(message: str, step: Step | None = None) -> str:
     """Return the reported message for an apiserver's error message."""
-    return redact_error(Denied(words, status=403, reason="Forbidden"), step or kept(), None).message
+    return redact_error(Denied(message, status=403, reason="Forbidden"), step or kept(), None).message
 
 
 @pytest.mark.parametrize(
-    "words",
+    "template",
     [
         "{it}: exceeded quota: few, requested: secrets=1, used: secrets=1, limited: secrets=1",
         "{it}: exceeded quota: few, requested: count/secrets=1, used: count/secrets=1, limited: count/secrets=1",
@@ -78,11 +78,11 @@ def redacted(words: str, step: Step | None = None) -> str:
         f"{HOOK}: containers, metadata and apiVersion are not allowed",
     ],
 )
-def test_messages_without_secret_values_are_reported_unchanged(words: str) -> None:
+def test_messages_without_secret_values_are_reported_unchanged(template: str) -> None:
     """Common words of every pod and the Secret's own name are not secret."""
     step = kept()
-    said = words.format(it=f'secrets "{step.ref.name}" is forbidden', name=step.ref.name)
-    assert redacted(said, step) == said
+    message = template.format(it=f'secrets "{step.ref.name}" is forbidden', name=step.ref.name)
+    assert redacted(message, step) == message
 
 
 @pytest.mark.parametrize("secret", SECRETS.values(), ids=SECRETS)
@@ -104,26 +104,26 @@ def test_messages_with_the_encoded_pod_are_redacted() -> None:
 def test_messages_about_a_patched_annotation_are_redacted_by_the_stored_secret() -> None:
     """The patch itself does not contain the pod, so the Secret in the store is searched too."""
     step = kept()
-    here = world()
-    put(here.upper.secrets, {**(step.body or {}), "metadata": {**(step.body or {})["metadata"], "uid": "secret"}})
+    world = make_world()
+    put(world.upper.secrets, {**(step.body or {}), "metadata": {**(step.body or {})["metadata"], "uid": "secret"}})
     note = Patch("merge-patch", {"metadata": {"uid": "secret", "annotations": {"a": "b"}}})
     refused = Denied(f"no: {SECRETS['environment']}", status=403, reason="Forbidden")
-    assert redact_error(refused, Step("patch", step.ref, "why", patch=note), here.upper.secrets).message == OMITTED
+    assert redact_error(refused, Step("patch", step.ref, "why", patch=note), world.upper.secrets).message == OMITTED
 
 
 def test_messages_about_a_backup_update_are_redacted_only_if_they_quote_the_pod() -> None:
     """A patch of the data contains a pod too, although its body does not have the Secret's type."""
-    step, here = kept(), world()
-    put(here.upper.secrets, {**(step.body or {}), "metadata": {**(step.body or {})["metadata"], "uid": "secret"}})
+    step, world = kept(), make_world()
+    put(world.upper.secrets, {**(step.body or {}), "metadata": {**(step.body or {})["metadata"], "uid": "secret"}})
     data = (step.body or {})["data"]["pod.json"]
     patch = Patch("json-patch", [{"op": "replace", "path": "/data/pod.json", "value": data}])
     changed = Step("patch", step.ref, "why", patch=patch)
-    for words, said in (
+    for message, expected in (
         (f"{HOOK}: containers of namespace default are not allowed", None),
         (f"no: {SECRETS['header']}", OMITTED),
     ):
-        refused = Denied(words, status=403, reason="Forbidden")
-        assert redact_error(refused, changed, here.upper.secrets).message == (said or words)
+        refused = Denied(message, status=403, reason="Forbidden")
+        assert redact_error(refused, changed, world.upper.secrets).message == (expected or message)
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,10 @@ from datetime import timedelta
 from itertools import pairwise
 
 import pytest
-from deschedulingkit import NOW, ON, A, B, seeker
-from leavingkit import Leaving, within_limit
+from deschedulingkit import NOW, ON, A, B, requesting_pod
+from leavingkit import EvictionSimulation, within_limit
 from virtualtime import in_virtual_time
-from worldkit import topology
+from worldkit import make_topology
 
 from tensile.names import TRIED
 from tensile.objects import EVENT, NODE, UPPER, Manifest, Ref, annotations
@@ -19,35 +19,35 @@ DRY = "descheduler: {enabled: true, dryRun: true}\n"
 
 def replicas(count: int, cpu: str = "3") -> list[Manifest]:
     """Create pods that no node of lower-a has room for."""
-    return [seeker(f"web-{place}", cpu=cpu) for place in range(count)]
+    return [requesting_pod(f"web-{place}", cpu=cpu) for place in range(count)]
 
 
 @in_virtual_time
 async def test_an_unschedulable_pod_is_evicted_within_two_intervals() -> None:
     """The two minutes that the topology allows count first; its lower pod is deleted too, and the Node records it."""
-    stage = Leaving(*replicas(1))
-    began = stage.now()
-    await stage.passing(6)
-    ((name, when),) = stage.left
+    simulation = EvictionSimulation(*replicas(1))
+    began = simulation.now()
+    await simulation.advance_minutes(6)
+    ((name, when),) = simulation.evictions
     assert name == "web-0"
     assert timedelta(seconds=120) <= when - began <= timedelta(seconds=240)
-    assert await stage.above() == []
-    assert await stage.listed(A) == []
-    node = stage.find(Ref(UPPER, NODE, "", A))
+    assert await simulation.upper_pod_names() == []
+    assert await simulation.listed(A) == []
+    node = simulation.find(Ref(UPPER, NODE, "", A))
     assert node is not None
     assert [note.pod for note in eviction_records(node)] == ["Pod-web-0"]
-    assert "Rescheduled" in {event["reason"] for event in await stage.listed(UPPER, EVENT)}
-    await stage.stop()
+    assert "Rescheduled" in {event["reason"] for event in await simulation.listed(UPPER, EVENT)}
+    await simulation.stop()
 
 
 @in_virtual_time
 async def test_evictions_are_limited_per_interval() -> None:
     """At most two pods are evicted within sixty seconds, and all are evicted in the end."""
-    stage = Leaving(*replicas(5), more=SMALL)
-    await stage.passing(9)
-    assert await stage.above() == []
-    assert within_limit(stage.left)
-    await stage.stop()
+    simulation = EvictionSimulation(*replicas(5), more=SMALL)
+    await simulation.advance_minutes(9)
+    assert await simulation.upper_pod_names() == []
+    assert within_limit(simulation.evictions)
+    await simulation.stop()
 
 
 @pytest.mark.parametrize("writes", range(1, 9))
@@ -57,16 +57,16 @@ def test_a_crash_at_any_write_does_not_exceed_the_eviction_limit(writes: int) ->
     @in_virtual_time
     async def crashing() -> None:
         """Run the scenario."""
-        stage = Leaving(*replicas(4), more=SMALL)
-        await stage.passing(1)
-        stage.clusters[UPPER].failing = writes
-        await stage.passing(2)
-        stage.clusters[UPPER].failing, stage.clusters[UPPER].down = 0, False
-        await stage.restart()
-        await stage.passing(9)
-        assert await stage.above() == []
-        assert within_limit(stage.left), stage.left
-        await stage.stop()
+        simulation = EvictionSimulation(*replicas(4), more=SMALL)
+        await simulation.advance_minutes(1)
+        simulation.clusters[UPPER].failing = writes
+        await simulation.advance_minutes(2)
+        simulation.clusters[UPPER].failing, simulation.clusters[UPPER].is_down = 0, False
+        await simulation.restart()
+        await simulation.advance_minutes(9)
+        assert await simulation.upper_pod_names() == []
+        assert within_limit(simulation.evictions), simulation.evictions
+        await simulation.stop()
 
     crashing()
 
@@ -74,48 +74,48 @@ def test_a_crash_at_any_write_does_not_exceed_the_eviction_limit(writes: int) ->
 @in_virtual_time
 async def test_no_pod_is_evicted_while_all_lowers_are_full() -> None:
     """Each pod has one event, however long the lack of room lasts."""
-    stage = Leaving(*replicas(5), room="2")
-    await stage.passing(15)
-    assert stage.left == []
-    events = [event["involvedObject"]["name"] for event in await stage.listed(UPPER, EVENT)]
+    simulation = EvictionSimulation(*replicas(5), b_cpus="2")
+    await simulation.advance_minutes(15)
+    assert simulation.evictions == []
+    events = [event["involvedObject"]["name"] for event in await simulation.listed(UPPER, EVENT)]
     assert sorted(events) == [f"web-{place}" for place in range(5)]
-    await stage.stop()
+    await simulation.stop()
 
 
 @in_virtual_time
 async def test_room_for_one_pod_allows_one_eviction() -> None:
     """The remaining pods do not count on the same room while the evicted pod is on its way."""
-    stage = Leaving(*replicas(3), room="4")
-    await stage.passing(3)
-    assert [name for name, _ in stage.left] == ["web-0"]
-    await stage.stop()
+    simulation = EvictionSimulation(*replicas(3), b_cpus="4")
+    await simulation.advance_minutes(3)
+    assert [name for name, _ in simulation.evictions] == ["web-0"]
+    await simulation.stop()
 
 
 @in_virtual_time
 async def test_a_dry_run_writes_neither_a_record_nor_an_event() -> None:
     """The log reports the dry run once."""
-    stage = Leaving(*replicas(2), more=DRY)
-    await stage.passing(6)
-    assert stage.left == []
-    node = stage.find(Ref(UPPER, NODE, "", A))
+    simulation = EvictionSimulation(*replicas(2), more=DRY)
+    await simulation.advance_minutes(6)
+    assert simulation.evictions == []
+    node = simulation.find(Ref(UPPER, NODE, "", A))
     assert node is not None
     assert TRIED not in annotations(node)
-    assert await stage.listed(UPPER, EVENT) == []
-    told = [line.problem.reason for line in stage.script.lines if line.problem]
-    assert told == ["DryRun"]
-    await stage.stop()
+    assert await simulation.listed(UPPER, EVENT) == []
+    reasons = [line.problem.reason for line in simulation.observer.records if line.problem]
+    assert reasons == ["DryRun"]
+    await simulation.stop()
 
 
 @in_virtual_time
 async def test_the_descheduler_starts_when_the_topology_enables_it() -> None:
     """No restart is needed, because the watches for placement start with it."""
-    stage = Leaving(*replicas(1), more="")
-    await stage.passing(6)
-    assert stage.left == []
-    stage.reload(topology(f"name: {A}", f"name: {B}", more=ON))
-    await stage.passing(2)
-    assert [name for name, _ in stage.left] == ["web-0"]
-    await stage.stop()
+    simulation = EvictionSimulation(*replicas(1), more="")
+    await simulation.advance_minutes(6)
+    assert simulation.evictions == []
+    simulation.reload(make_topology(f"name: {A}", f"name: {B}", more=ON))
+    await simulation.advance_minutes(2)
+    assert [name for name, _ in simulation.evictions] == ["web-0"]
+    await simulation.stop()
 
 
 def test_within_limit_rejects_three_evictions_in_a_minute() -> None:

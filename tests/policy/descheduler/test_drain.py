@@ -3,9 +3,23 @@
 from typing import Any
 
 import pytest
-from stagekit import Stage
+from stagekit import EngineSimulation
 from virtualtime import in_virtual_time
-from worldkit import A, B, decided, home, lower_node, names, put, raised, reload, space, twin, upper_pod, world
+from worldkit import (
+    A,
+    B,
+    add_namespace,
+    add_virtual_node,
+    apply_topology,
+    decision_and_plan,
+    make_lower_node,
+    make_lower_pod,
+    make_namespace,
+    make_upper_pod,
+    make_world,
+    put,
+    sorted_names,
+)
 
 from tensile.objects import NAMESPACE, NODE, POD, UPPER, Manifest, Ref
 from tensile.policy.descheduler.rule import DrainRule, drain_key
@@ -22,24 +36,24 @@ DAEMON = [{**MADE[0], "kind": "DaemonSet"}]
 
 def drained(lower: str = DRAINED, *, closed: bool = True, status: Manifest | None = None, **pod: Any) -> World:
     """Return a world with a pod in lower-a, whose node is unschedulable if `closed`."""
-    here = world(lower, OTHER)
-    home(here)
-    node = raised(here).manifest()
-    put(here.upper.nodes, {**node, "spec": {**node["spec"], "unschedulable": closed}})
-    upper = upper_pod(status=status or {"phase": "Running"}, **{"ownerReferences": MADE, **pod})
-    put(here.lowers[A].upper_pods, upper)
-    put(here.lowers[A].pods, twin(upper))
-    return here
+    world = make_world(lower, OTHER)
+    add_namespace(world)
+    node = add_virtual_node(world).manifest()
+    put(world.upper.nodes, {**node, "spec": {**node["spec"], "unschedulable": closed}})
+    upper = make_upper_pod(status=status or {"phase": "Running"}, **{"ownerReferences": MADE, **pod})
+    put(world.lowers[A].upper_pods, upper)
+    put(world.lowers[A].pods, make_lower_pod(upper))
+    return world
 
 
-def steps(here: World) -> list[Step]:
+def steps(world: World) -> list[Step]:
     """Return the steps for the pod."""
-    return list(decided(DrainRule(), KEY, here)[1].steps)
+    return list(decision_and_plan(DrainRule(), KEY, world)[1].steps)
 
 
-def problem(here: World) -> Problem:
+def problem(world: World) -> Problem:
     """Return the problem that keeps the pod."""
-    found = decided(DrainRule(), KEY, here)[1].problem
+    found = decision_and_plan(DrainRule(), KEY, world)[1].problem
     assert found is not None
     return found
 
@@ -56,9 +70,9 @@ def test_a_drain_evicts_an_upper_pod_with_its_own_grace_period() -> None:
 @pytest.mark.parametrize("mode", ["none", "cordon"])
 def test_no_pod_is_evicted_without_maintenance_drain(mode: str) -> None:
     """A cordon only keeps new pods off the node."""
-    here = drained(f"name: {A}, maintenance: {mode}")
-    assert not steps(here)
-    assert not list(DrainRule().keys(here, A))
+    world = drained(f"name: {A}, maintenance: {mode}")
+    assert not steps(world)
+    assert not list(DrainRule().keys(world, A))
 
 
 def test_no_pod_is_evicted_before_the_node_is_unschedulable() -> None:
@@ -68,11 +82,11 @@ def test_no_pod_is_evicted_before_the_node_is_unschedulable() -> None:
 
 def test_no_pod_is_evicted_from_a_node_of_another_owner() -> None:
     """The pods of such a node do not belong to this topology."""
-    here = drained()
-    node = raised(here).manifest()
+    world = drained()
+    node = add_virtual_node(world).manifest()
     labels = {**node["metadata"]["labels"], "tensile-kube.io/owner": "somebody"}
-    put(here.upper.nodes, {**node, "metadata": {**node["metadata"], "labels": labels}})
-    assert not steps(here)
+    put(world.upper.nodes, {**node, "metadata": {**node["metadata"], "labels": labels}})
+    assert not steps(world)
 
 
 def test_a_terminating_pod_is_not_evicted_again() -> None:
@@ -83,8 +97,8 @@ def test_a_terminating_pod_is_not_evicted_again() -> None:
 @pytest.mark.parametrize("owners", [[], [{**MADE[0], "controller": False}]])
 def test_a_bare_pod_is_not_handled_by_the_drain_rule(owners: list[Manifest]) -> None:
     """No controller would create it again: an owner that is no controller does not count."""
-    here = drained(ownerReferences=owners)
-    assert decided(DrainRule(), KEY, here) == (Decision(), Plan((), None))
+    world = drained(ownerReferences=owners)
+    assert decision_and_plan(DrainRule(), KEY, world) == (Decision(), Plan((), None))
 
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
@@ -95,14 +109,14 @@ def test_a_terminated_pod_is_evicted_with_or_without_a_controller(phase: str) ->
 
 def test_a_pod_of_a_daemonset_is_not_evicted() -> None:
     """Its DaemonSet ignores that a node is unschedulable, so the drain reports it."""
-    here = drained(ownerReferences=DAEMON, labels={"virtual-pod": "true"})
-    assert not steps(here)
-    assert problem(here).reason == "ManagedByDaemonSet"
+    world = drained(ownerReferences=DAEMON, labels={"virtual-pod": "true"})
+    assert not steps(world)
+    assert problem(world).reason == "ManagedByDaemonSet"
 
 
 def test_a_daemonset_pod_that_is_not_mirrored_is_not_reported() -> None:
     """It has no lower pod, so it does not keep the drain from finishing."""
-    assert decided(DrainRule(), KEY, drained(ownerReferences=DAEMON, status={"phase": "Pending"})) == (
+    assert decision_and_plan(DrainRule(), KEY, drained(ownerReferences=DAEMON, status={"phase": "Pending"})) == (
         Decision(),
         Plan((), None),
     )
@@ -110,40 +124,40 @@ def test_a_daemonset_pod_that_is_not_mirrored_is_not_reported() -> None:
 
 def test_the_drain_rule_has_keys_only_for_pods_of_a_drained_lower() -> None:
     """Pods of the other lower cluster have no key."""
-    here = drained()
-    put(here.lowers[B].upper_pods, upper_pod("other", {"nodeName": B}, ownerReferences=MADE))
-    assert [*names(DrainRule().keys(here, A)), *names(DrainRule().keys(here, B))] == ["default/web"]
+    world = drained()
+    put(world.lowers[B].upper_pods, make_upper_pod("other", {"nodeName": B}, ownerReferences=MADE))
+    assert [*sorted_names(DrainRule().keys(world, A)), *sorted_names(DrainRule().keys(world, B))] == ["default/web"]
 
 
 def test_a_reported_problem_is_cleared_after_the_drain_ends() -> None:
     """Its key is decided again, so that the problem is not reported indefinitely."""
-    here = drained(ownerReferences=DAEMON, labels={"virtual-pod": "true"})
-    here.problems[KEY] = problem(here)
-    reload(here, f"name: {A}", OTHER)
-    assert list(DrainRule().keys(here, A)) == [KEY]
-    assert decided(DrainRule(), KEY, here)[1].problem is None
+    world = drained(ownerReferences=DAEMON, labels={"virtual-pod": "true"})
+    world.problems[KEY] = problem(world)
+    apply_topology(world, f"name: {A}", OTHER)
+    assert list(DrainRule().keys(world, A)) == [KEY]
+    assert decision_and_plan(DrainRule(), KEY, world)[1].problem is None
 
 
-def laid_out(*pods: Manifest) -> Stage:
-    """Start a stage on which lower-a is drained and its virtual node has these upper pods."""
-    stage = Stage(DRAINED, OTHER)
-    stage.raise_nodes()
-    stage.clusters[UPPER].place(NAMESPACE, space("default"))
+def laid_out(*pods: Manifest) -> EngineSimulation:
+    """Start a simulation in which lower-a is drained and its virtual node has these upper pods."""
+    simulation = EngineSimulation(DRAINED, OTHER)
+    simulation.create_nodes()
+    simulation.clusters[UPPER].place(NAMESPACE, make_namespace("default"))
     for name in (A, B):
-        stage.clusters[name].place(NODE, lower_node())
+        simulation.clusters[name].place(NODE, make_lower_node())
     for pod in pods:
-        stage.clusters[UPPER].place(POD, pod)
-    stage.start()
-    return stage
+        simulation.clusters[UPPER].place(POD, pod)
+    simulation.start()
+    return simulation
 
 
 @in_virtual_time
 async def test_a_drained_lower_becomes_empty_except_for_daemonset_pods() -> None:
     """The lower pods terminate first, then the upper pods are removed; the pod of a DaemonSet keeps its lower pod."""
-    pods = [upper_pod(name, ownerReferences=MADE) for name in ("one", "two")]
-    stage = laid_out(*pods, upper_pod("agent", ownerReferences=DAEMON, labels={"virtual-pod": "true"}))
-    await stage.calm()
-    left = {name: [pod["metadata"]["name"] for pod in await stage.listed(name)] for name in (UPPER, A)}
+    pods = [make_upper_pod(name, ownerReferences=MADE) for name in ("one", "two")]
+    simulation = laid_out(*pods, make_upper_pod("agent", ownerReferences=DAEMON, labels={"virtual-pod": "true"}))
+    await simulation.advance()
+    left = {name: [pod["metadata"]["name"] for pod in await simulation.listed(name)] for name in (UPPER, A)}
     assert left == {UPPER: ["agent"], A: ["agent"]}
-    assert stage.world.problems[drain_key(A, "default", "agent")].reason == "ManagedByDaemonSet"
-    await stage.stop()
+    assert simulation.world.problems[drain_key(A, "default", "agent")].reason == "ManagedByDaemonSet"
+    await simulation.stop()

@@ -3,8 +3,18 @@
 from typing import Any
 
 import pytest
-from deschedulingkit import DRAIN_ONLY, A, B, crowd, ground, notes_in, owned_by, seeker, stranger
-from worldkit import changed, decided, put, reload, written
+from deschedulingkit import (
+    DRAIN_ONLY,
+    A,
+    B,
+    descheduling_world,
+    eviction_records_in,
+    foreign_pod,
+    owned_by,
+    put_foreign_pods,
+    requesting_pod,
+)
+from worldkit import apply_topology, change_as_other_client, decision_and_plan, put, with_managed_fields
 
 from tensile.names import KEPT_OFF, TRIED, WITHDRAWN
 from tensile.objects import SECRET, Manifest, annotations
@@ -20,63 +30,68 @@ DRAINED = (f"name: {A}, maintenance: drain", f"name: {B}")
 
 def drained(*pods: Manifest, cpus: tuple[tuple[str, ...], ...] = (("8",), ("4", "2")), closed: bool = True) -> World:
     """Return a world with running pods in lower-a, which is drained; its node is unschedulable if `closed`."""
-    here = ground(*DRAINED, more=DRAIN_ONLY, cpus=cpus)
-    changed(here.upper.nodes, A, lambda node: node["spec"].update(unschedulable=closed), "")
+    world = descheduling_world(*DRAINED, more=DRAIN_ONLY, cpus=cpus)
+    change_as_other_client(world.upper.nodes, A, lambda node: node["spec"].update(unschedulable=closed), "")
     for pod in pods:
-        put(here.lowers[A].upper_pods, {**pod, "status": {"phase": "Running"}})
-    return here
+        put(world.lowers[A].upper_pods, {**pod, "status": {"phase": "Running"}})
+    return world
 
 
 def bare(name: str, cpu: str = "3", **given: Any) -> Manifest:
     """Create a bare pod."""
-    return seeker(name, cpu=cpu, **{"ownerReferences": [], **given})
+    return requesting_pod(name, cpu=cpu, **{"ownerReferences": [], **given})
 
 
-def steps(here: World) -> tuple[Step, ...]:
+def steps(world: World) -> tuple[Step, ...]:
     """Return the steps for all pods."""
-    return decided(DeschedulerRule(), KEY, here)[1].steps
+    return decision_and_plan(DeschedulerRule(), KEY, world)[1].steps
 
 
-def said(here: World) -> Problem:
+def remaining_problem(world: World) -> Problem:
     """Return the problem about the pods that stay."""
-    problem = decided(DeschedulerRule(), KEY, here)[1].problem
+    problem = decision_and_plan(DeschedulerRule(), KEY, world)[1].problem
     assert problem is not None
     return problem
 
 
-def kept(here: World) -> list[str]:
+def kept(world: World) -> list[str]:
     """Return the names of the pods whose backups are to be created."""
-    names = [step.ref.name for step in steps(here) if step.verb == "create" and step.ref.kind == SECRET]
+    names = [step.ref.name for step in steps(world) if step.verb == "create" and step.ref.kind == SECRET]
     return [name.removeprefix("tensile-pod-Pod-") for name in names]
 
 
-def safe(here: World, name: str, **marks: str) -> None:
+def safe(world: World, name: str, **marks: str) -> None:
     """Store a current backup of a pod of lower-a."""
-    pod = here.lowers[A].upper_pods.get("default", name)
+    pod = world.lowers[A].upper_pods.get("default", name)
     assert pod is not None
-    secret = backup(successor_of(pod.manifest(), (A,)), pod, here.owner, "it moves").manifest
+    secret = backup(successor_of(pod.manifest(), (A,)), pod, world.owner, "it moves").manifest
     meta = {**secret["metadata"], "uid": "s", "annotations": {**annotations(secret), **marks}}
-    put(here.upper.secrets, written({**secret, "metadata": meta}))
+    put(world.upper.secrets, with_managed_fields({**secret, "metadata": meta}))
 
 
-def tell(here: World) -> list[str]:
+def apply_records(world: World) -> list[str]:
     """Apply the record of evictions to the Node, and return the UIDs of the pods that it allows to be evicted."""
-    (note,) = [step for step in steps(here) if step.ref.kind.name == "Node"]
+    (note,) = [step for step in steps(world) if step.ref.kind.name == "Node"]
     assert note.patch is not None
-    told = note.patch.body["metadata"]["annotations"][TRIED]
-    changed(here.upper.nodes, A, lambda node: node["metadata"].setdefault("annotations", {}).update({TRIED: told}), "")
-    return [one.pod for one in notes_in(note.patch)]
+    annotation = note.patch.body["metadata"]["annotations"][TRIED]
+    change_as_other_client(
+        world.upper.nodes,
+        A,
+        lambda node: node["metadata"].setdefault("annotations", {}).update({TRIED: annotation}),
+        "",
+    )
+    return [one.pod for one in eviction_records_in(note.patch)]
 
 
-def evicted(here: World, name: str) -> bool:
+def evicted(world: World, name: str) -> bool:
     """Report whether the drain rule evicts the pod."""
-    return bool(decided(DrainRule(), drain_key(A, "default", name), here)[1].steps)
+    return bool(decision_and_plan(DrainRule(), drain_key(A, "default", name), world)[1].steps)
 
 
 def test_a_bare_pod_is_backed_up_then_recorded_then_evicted() -> None:
     """Each step waits for the one before, so that a crash leaves either the running pod or its backup."""
-    here = drained(bare("one"))
-    (step,) = steps(here)
+    world = drained(bare("one"))
+    (step,) = steps(world)
     assert (step.verb, step.ref, step.independent, step.in_plan) == (
         "create",
         backup_ref("default", "Pod-one"),
@@ -84,72 +99,76 @@ def test_a_bare_pod_is_backed_up_then_recorded_then_evicted() -> None:
         True,
     )
     assert step.reason == "lower cluster lower-a is being drained: it fits on node lower-b (lower-b-n1)"
-    assert not evicted(here, "one")
-    safe(here, "one")
-    assert not evicted(here, "one")
-    assert [step.verb for step in steps(here)] == ["patch"], "the drain sends the eviction"
-    assert tell(here) == ["Pod-one"]
-    assert evicted(here, "one")
+    assert not evicted(world, "one")
+    safe(world, "one")
+    assert not evicted(world, "one")
+    assert [step.verb for step in steps(world)] == ["patch"], "the drain sends the eviction"
+    assert apply_records(world) == ["Pod-one"]
+    assert evicted(world, "one")
 
 
 def test_a_bare_pod_without_a_current_backup_is_not_evicted() -> None:
     """The backup must be equal to the pod, must not be withdrawn, and must contain a pod."""
-    here = drained(bare("one"))
-    safe(here, "one")
-    tell(here)
-    safe(here, "one", **{WITHDRAWN: "2026-03-01T12:00:00Z"})
-    assert not evicted(here, "one")
-    safe(here, "one")
-    changed(here.lowers[A].upper_pods, "one", lambda pod: pod["metadata"].update(labels={"new": "yes"}))
-    assert not evicted(here, "one")
-    safe(here, "one")
-    assert evicted(here, "one")
-    changed(here.upper.secrets, "tensile-pod-Pod-one", lambda secret: secret.update(data={}))
-    assert not evicted(here, "one")
+    world = drained(bare("one"))
+    safe(world, "one")
+    apply_records(world)
+    safe(world, "one", **{WITHDRAWN: "2026-03-01T12:00:00Z"})
+    assert not evicted(world, "one")
+    safe(world, "one")
+    change_as_other_client(world.lowers[A].upper_pods, "one", lambda pod: pod["metadata"].update(labels={"new": "yes"}))
+    assert not evicted(world, "one")
+    safe(world, "one")
+    assert evicted(world, "one")
+    change_as_other_client(world.upper.secrets, "tensile-pod-Pod-one", lambda secret: secret.update(data={}))
+    assert not evicted(world, "one")
 
 
 def test_a_backed_up_pod_is_not_evicted_if_its_room_is_used_by_then() -> None:
     """A disruption budget may delay an eviction for hours, so each pass checks for room again."""
-    here = drained(bare("one"), cpus=(("8",), ("3",)))
-    safe(here, "one")
-    crowd(here, B, stranger("theirs", "lower-b-n1", "1"))
-    assert [step.reason for step in steps(here)] == ["NoFeasibleCluster"]
-    assert said(here).message.startswith("pods block the drain: default/one: it fits in no other lower cluster: ")
+    world = drained(bare("one"), cpus=(("8",), ("3",)))
+    safe(world, "one")
+    put_foreign_pods(world, B, foreign_pod("theirs", "lower-b-n1", "1"))
+    assert [step.reason for step in steps(world)] == ["NoFeasibleCluster"]
+    assert remaining_problem(world).message.startswith(
+        "pods block the drain: default/one: it fits in no other lower cluster: "
+    )
 
 
 def test_bare_pods_of_one_drain_do_not_count_on_the_same_room() -> None:
     """A pod that fits nowhere else stays and is reported; the descheduler's limit does not apply to a drain."""
-    here = drained(bare("one"), bare("two"), bare("three", cpu="2"))
-    assert kept(here) == ["one", "three"]
-    assert said(here).message.startswith("pods block the drain: default/two: it fits in no other lower cluster: ")
+    world = drained(bare("one"), bare("two"), bare("three", cpu="2"))
+    assert kept(world) == ["one", "three"]
+    assert remaining_problem(world).message.startswith(
+        "pods block the drain: default/two: it fits in no other lower cluster: "
+    )
     many = drained(*(bare(f"web-{place}", cpu="1") for place in range(12)), cpus=(("8",), ("64",)))
     for place in range(12):
         safe(many, f"web-{place}")
-    assert len(tell(many)) == 12
+    assert len(apply_records(many)) == 12
 
 
 def test_a_backup_name_conflict_does_not_block_other_pods() -> None:
     """A user who may create Secrets in one namespace must not affect pods of others; the conflict is reported."""
-    here = drained(bare("one", cpu="1"), bare("two", cpu="1"))
-    put(here.upper.secrets, {"metadata": {"name": "tensile-pod-Pod-one", "namespace": "default", "uid": "x"}})
-    assert kept(here) == ["two"]
-    assert said(here).reason == "NameConflict"
-    assert not evicted(here, "one")
+    world = drained(bare("one", cpu="1"), bare("two", cpu="1"))
+    put(world.upper.secrets, {"metadata": {"name": "tensile-pod-Pod-one", "namespace": "default", "uid": "x"}})
+    assert kept(world) == ["two"]
+    assert remaining_problem(world).reason == "NameConflict"
+    assert not evicted(world, "one")
 
 
 def test_owned_terminating_and_terminated_pods_are_not_backed_up() -> None:
     """They need no replacement from a backup."""
-    here = drained(seeker("owned", ownerReferences=owned_by("x")), bare("ending", deletionTimestamp="x"))
-    put(here.lowers[A].upper_pods, {**bare("done"), "status": {"phase": "Succeeded"}})
-    assert decided(DeschedulerRule(), KEY, here) == (Decision(requeue_after=60.0), Plan((), None))
+    world = drained(requesting_pod("owned", ownerReferences=owned_by("x")), bare("ending", deletionTimestamp="x"))
+    put(world.lowers[A].upper_pods, {**bare("done"), "status": {"phase": "Succeeded"}})
+    assert decision_and_plan(DeschedulerRule(), KEY, world) == (Decision(requeue_after=60.0), Plan((), None))
 
 
 def odd(spec: Manifest | None = None, **meta: Any) -> Manifest:
     """Create a bare pod with an unusual request that an apiserver accepts."""
     pod = bare("odd", cpu="1", **meta)
     (container,) = pod["spec"]["containers"]
-    asked = {**container, **(spec or {})}
-    return {**pod, "spec": {**pod["spec"], "containers": [asked]}}
+    pod_spec = {**container, **(spec or {})}
+    return {**pod, "spec": {**pod["spec"], "containers": [pod_spec]}}
 
 
 @pytest.mark.parametrize(
@@ -169,65 +188,65 @@ def test_a_pod_with_unusual_fields_does_not_block_other_pods(strange: Manifest, 
     """An apiserver accepts each of these pods; otherwise one such pod could keep all others on the node."""
     renamed = {"name": "owned", "uid": "Pod-owned", "ownerReferences": owned_by("rs")}
     owned = {**strange, "metadata": {**strange["metadata"], **renamed}}
-    here = drained(bare("one"), strange, owned, cpus=(("8",), ("16", "2")))
-    assert kept(here) == (["odd", "one"] if leaves else ["one"])
+    world = drained(bare("one"), strange, owned, cpus=(("8",), ("16", "2")))
+    assert kept(world) == (["odd", "one"] if leaves else ["one"])
 
 
 def test_bare_pods_that_are_bound_to_their_lower_stay_and_are_reported() -> None:
     """They have volumes there, or are static pods, or their namespace is not mirrored."""
     claims = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
     static = bare("static", annotations={"kubernetes.io/config.mirror": "x"})
-    here = drained(bare("claims", spec={"volumes": claims}), static, bare("agent", namespace="kube-system"))
-    assert steps(here) == ()
-    problem = said(here)
+    world = drained(bare("claims", spec={"volumes": claims}), static, bare("agent", namespace="kube-system"))
+    assert steps(world) == ()
+    problem = remaining_problem(world)
     assert problem.reason == "UsesPersistentVolumeClaims"
-    for words in (
+    for message in (
         "default/claims: not moved: its claims are bound to volumes of its lower cluster",
         "default/static: not moved: static pod, cannot be recreated elsewhere",
         "kube-system/agent: not moved: pods of its namespace are not mirrored",
     ):
-        assert words in problem.message
+        assert message in problem.message
 
 
 def test_a_pod_is_not_evicted_while_its_predecessors_backup_exists() -> None:
     """Otherwise two pods would be created with one name."""
-    here = drained(bare("one", annotations={"tensile-kube.io/replaces": "old"}))
-    put(here.upper.secrets, {"metadata": {"name": "tensile-pod-old", "namespace": "default", "uid": "x"}})
-    assert steps(here) == ()
-    assert said(here).reason == "BackupPending"
+    world = drained(bare("one", annotations={"tensile-kube.io/replaces": "old"}))
+    put(world.upper.secrets, {"metadata": {"name": "tensile-pod-old", "namespace": "default", "uid": "x"}})
+    assert steps(world) == ()
+    assert remaining_problem(world).reason == "BackupPending"
 
 
 def test_no_bare_pod_is_evicted_before_the_cordon_and_the_sync_of_real_nodes() -> None:
     """The replacement could be bound to the same node, and the watch on real nodes starts with the drain."""
     closed, unknown = drained(bare("one"), closed=False), drained(bare("one"))
     unknown.lowers[A].place_nodes.mark_stale()
-    for here in (closed, unknown):
-        assert decided(DeschedulerRule(), KEY, here) == (Decision(requeue_after=2.0), Plan((), None))
+    for world in (closed, unknown):
+        assert decision_and_plan(DeschedulerRule(), KEY, world) == (Decision(requeue_after=2.0), Plan((), None))
 
 
 def test_the_rule_has_keys_for_drained_lowers_and_reported_problems() -> None:
     """That is so while the descheduler is disabled; a problem is cleared after the drain."""
-    here = drained(bare("one"))
-    assert [list(DeschedulerRule().keys(here, lower)) for lower in (A, B)] == [[KEY], []]
-    reload(here, f"name: {A}", f"name: {B}", more=DRAIN_ONLY)
-    assert list(DeschedulerRule().keys(here, A)) == []
-    here.problems[KEY] = Problem("FitsNowhereElse", "x")
-    assert list(DeschedulerRule().keys(here, A)) == [KEY]
-    assert decided(DeschedulerRule(), KEY, here)[1].problem is None
+    world = drained(bare("one"))
+    assert [list(DeschedulerRule().keys(world, lower)) for lower in (A, B)] == [[KEY], []]
+    apply_topology(world, f"name: {A}", f"name: {B}", more=DRAIN_ONLY)
+    assert list(DeschedulerRule().keys(world, A)) == []
+    world.problems[KEY] = Problem("FitsNowhereElse", "x")
+    assert list(DeschedulerRule().keys(world, A)) == [KEY]
+    assert decision_and_plan(DeschedulerRule(), KEY, world)[1].problem is None
 
 
 def test_the_rule_watches_backups_and_the_cordon_of_its_node() -> None:
     """Other changes of a Node are frequent, and are ignored."""
-    here = drained(bare("one"), closed=False)
-    heard: list[object] = []
+    world = drained(bare("one"), closed=False)
+    enqueued: list[object] = []
     _, secrets, nodes = DeschedulerRule().watches()
-    here.upper.secrets.subscribe(lambda delta: heard.extend(secrets.keys(here, A, delta)))
-    here.upper.nodes.subscribe(lambda delta: heard.extend(nodes.keys(here, A, delta)))
-    put(here.upper.secrets, {"metadata": {"name": "tensile-pod-another", "namespace": "default", "uid": "x"}})
+    world.upper.secrets.subscribe(lambda delta: enqueued.extend(secrets.keys(world, A, delta)))
+    world.upper.nodes.subscribe(lambda delta: enqueued.extend(nodes.keys(world, A, delta)))
+    put(world.upper.secrets, {"metadata": {"name": "tensile-pod-another", "namespace": "default", "uid": "x"}})
     for node in (A, B):
-        changed(here.upper.nodes, node, lambda one: one["spec"].update(podCIDR="10.1.0.0/16"), "")
-    assert heard == []
-    safe(here, "one")
-    assert heard == [KEY]
-    changed(here.upper.nodes, A, lambda node: node["spec"].update(unschedulable=True), "")
-    assert heard == [KEY, KEY]
+        change_as_other_client(world.upper.nodes, node, lambda one: one["spec"].update(podCIDR="10.1.0.0/16"), "")
+    assert enqueued == []
+    safe(world, "one")
+    assert enqueued == [KEY]
+    change_as_other_client(world.upper.nodes, A, lambda node: node["spec"].update(unschedulable=True), "")
+    assert enqueued == [KEY, KEY]

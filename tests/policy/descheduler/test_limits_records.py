@@ -3,9 +3,8 @@
 from datetime import datetime, timedelta
 
 import pytest
-from deschedulingkit import NOW, ON, A, B, ground, left, noted
-from worldkit import decided, put, raised, reload, world
-from worldkit import written as written_by_us
+from deschedulingkit import NOW, ON, A, B, descheduling_world, eviction_record, put_eviction_records
+from worldkit import add_virtual_node, apply_topology, decision_and_plan, make_world, put, with_managed_fields
 
 from tensile.kube.store import Cache
 from tensile.kubelet.node.rule import NodeRule
@@ -25,9 +24,9 @@ from tensile.reconcile.world import World
 from tensile.topology import Descheduler
 
 
-def seen(here: World) -> tuple[Cache, Descheduler, datetime]:
+def seen(world: World) -> tuple[Cache, Descheduler, datetime]:
     """Return the inputs of the limits: the virtual nodes, the policy and the time."""
-    return here.upper.nodes, here.topology.descheduler, here.now
+    return world.upper.nodes, world.topology.descheduler, world.now
 
 
 def test_eviction_records_are_read_as_they_were_written() -> None:
@@ -65,7 +64,7 @@ def test_invalid_eviction_records_are_ignored(text: str) -> None:
 
 def test_only_recent_eviction_records_count() -> None:
     """A record of the future, from a wrong clock, counts as recent."""
-    notes = [left("a", ago=60), left("b", ago=59), left("c", ago=-5)]
+    notes = [eviction_record("a", ago=60), eviction_record("b", ago=59), eviction_record("c", ago=-5)]
     assert [note.pod for note in recent(notes, NOW, timedelta(seconds=60))] == ["b", "c"]
 
 
@@ -77,41 +76,41 @@ def test_eviction_records_are_kept_for_the_longer_of_interval_and_cooldown() -> 
 
 def test_a_controllers_pods_avoid_the_nodes_of_its_recent_records() -> None:
     """Records of other controllers and records older than the cooldown do not count."""
-    here = ground()
-    noted(
-        here,
-        left(ago=30, nodes=(A, "lower-c")),
-        left("x", "other", nodes=("lower-d",)),
-        left("y", ago=900, nodes=("e",)),
+    world = descheduling_world()
+    put_eviction_records(
+        world,
+        eviction_record(ago=30, nodes=(A, "lower-c")),
+        eviction_record("x", "other", nodes=("lower-d",)),
+        eviction_record("y", ago=900, nodes=("e",)),
     )
-    assert recently_left_nodes(*seen(here), "web") == {A}
-    assert nodes_to_avoid(*seen(here), "web") == (A, "lower-c")
-    assert nodes_to_avoid(*seen(here), "no-such-owner") == ()
+    assert recently_left_nodes(*seen(world), "web") == {A}
+    assert nodes_to_avoid(*seen(world), "web") == (A, "lower-c")
+    assert nodes_to_avoid(*seen(world), "no-such-owner") == ()
 
 
 def test_only_the_newest_record_lists_unsuitable_nodes() -> None:
     """An earlier unsuitable node may fit by now, and otherwise no node might remain."""
-    here = ground()
-    noted(here, left("first", ago=60, nodes=(A, "lower-c")))
-    noted(here, left("second", ago=30, nodes=(B, A)), lower=B)
-    assert nodes_to_avoid(*seen(here), "web") == (A, B)
+    world = descheduling_world()
+    put_eviction_records(world, eviction_record("first", ago=60, nodes=(A, "lower-c")))
+    put_eviction_records(world, eviction_record("second", ago=30, nodes=(B, A)), lower=B)
+    assert nodes_to_avoid(*seen(world), "web") == (A, B)
 
 
 def test_eviction_records_are_ignored_if_the_descheduler_is_disabled() -> None:
     """The records remain on the Node until they are overwritten."""
-    here = ground()
-    noted(here, left())
-    reload(here, f"name: {A}", f"name: {B}")
-    assert nodes_to_avoid(*seen(here), "web") == ()
+    world = descheduling_world()
+    put_eviction_records(world, eviction_record())
+    apply_topology(world, f"name: {A}", f"name: {B}")
+    assert nodes_to_avoid(*seen(world), "web") == ()
 
 
 def test_the_node_rule_does_not_remove_eviction_records() -> None:
     """It manages the Node's other annotations, and removes unknown ones of its own."""
-    here = world(more=ON)
-    raised(here)
-    noted(here, left())
-    entry = here.upper.nodes.get("", A)
+    world = make_world(more=ON)
+    add_virtual_node(world)
+    put_eviction_records(world, eviction_record())
+    entry = world.upper.nodes.get("", A)
     assert entry is not None
-    put(here.upper.nodes, written_by_us(entry.manifest()))
-    steps = decided(NodeRule(), node_key(here.lowers[A]), here)[1].steps
+    put(world.upper.nodes, with_managed_fields(entry.manifest()))
+    steps = decision_and_plan(NodeRule(), node_key(world.lowers[A]), world)[1].steps
     assert not [one for step in steps for one in step.operations if "tried" in one["path"]]

@@ -3,8 +3,8 @@
 from datetime import datetime, timedelta
 
 import pytest
-from deschedulingkit import A, B, ground, owned_by, seeker, wait
-from worldkit import decided, put, raised, reload, upper_pod
+from deschedulingkit import A, B, descheduling_world, owned_by, put_waiting_pods, requesting_pod
+from worldkit import add_virtual_node, apply_topology, decision_and_plan, make_upper_pod, put
 
 from tensile.policy.descheduler import rule
 from tensile.policy.descheduler.limits import next_opening, seconds_until
@@ -123,9 +123,9 @@ def test_a_wait_for_a_window_is_at_most_an_hour_long(ahead: int, expected: int) 
     assert seconds_until(now + timedelta(seconds=ahead), now) == expected
 
 
-def asked(here: World) -> tuple[Decision, Plan]:
+def decision_and_plan_of_a(world: World) -> tuple[Decision, Plan]:
     """Return the descheduler rule's decision and plan for lower-a."""
-    return decided(DeschedulerRule(), rule.key_of(A), here)
+    return decision_and_plan(DeschedulerRule(), rule.key_of(A), world)
 
 
 def evictions(found: Plan) -> list[Step]:
@@ -135,64 +135,64 @@ def evictions(found: Plan) -> list[Step]:
 
 def test_the_descheduler_waits_for_the_window_and_reports_it() -> None:
     """The pods are evicted when the window is open."""
-    here = ground(more=ON + NIGHT)
-    wait(here, seeker())
-    decision, found = asked(here)
+    world = descheduling_world(more=ON + NIGHT)
+    put_waiting_pods(world, requesting_pod())
+    decision, found = decision_and_plan_of_a(world)
     assert (found.steps, decision.requeue_after) == ((), 60.0)
     assert found.problem is not None
     assert found.problem.reason == "OutsideWindow"
     assert f"opens at {NIGHT_OPENS}; pods to move: 1" in found.problem.message
-    here.now += timedelta(hours=14)
-    assert [step.ref.name for step in evictions(asked(here)[1])] == ["web"]
+    world.now += timedelta(hours=14)
+    assert [step.ref.name for step in evictions(decision_and_plan_of_a(world)[1])] == ["web"]
 
 
 def test_the_next_pass_is_at_the_opening_if_that_is_earlier() -> None:
     """The requeue delay is the time until the window opens."""
-    here = ground(more=ON + NIGHT)
-    wait(here, seeker())
-    here.now += timedelta(hours=13, minutes=59, seconds=50)
-    assert asked(here)[0].requeue_after == 10.0
+    world = descheduling_world(more=ON + NIGHT)
+    put_waiting_pods(world, requesting_pod())
+    world.now += timedelta(hours=13, minutes=59, seconds=50)
+    assert decision_and_plan_of_a(world)[0].requeue_after == 10.0
 
 
 def test_a_descheduler_without_pods_to_move_reports_nothing() -> None:
     """A closed window alone is no problem."""
-    assert asked(ground(more=ON + NIGHT))[1] == Plan((), None)
+    assert decision_and_plan_of_a(descheduling_world(more=ON + NIGHT))[1] == Plan((), None)
 
 
 def test_a_dry_run_shows_the_moves_while_the_window_is_closed() -> None:
     """An administrator can review during the day what would be moved at night."""
-    here = ground(more="descheduler: {enabled: true, dryRun: true}\n" + NIGHT)
-    wait(here, seeker())
-    problem = asked(here)[1].problem
+    world = descheduling_world(more="descheduler: {enabled: true, dryRun: true}\n" + NIGHT)
+    put_waiting_pods(world, requesting_pod())
+    problem = decision_and_plan_of_a(world)[1].problem
     assert problem is not None
     assert problem.reason == "DryRun"
 
 
 def drained(more: str = "", **pod: object) -> World:
     """Return a world with a controller's pod in lower-a, which is drained and whose node is cordoned."""
-    here = ground(*DRAINED, more=more)
-    node = raised(here).manifest()
-    put(here.upper.nodes, {**node, "spec": {**node["spec"], "unschedulable": True}})
-    put(here.lowers[A].upper_pods, upper_pod(**{"ownerReferences": owned_by("rs"), **pod}))
-    return here
+    world = descheduling_world(*DRAINED, more=more)
+    node = add_virtual_node(world).manifest()
+    put(world.upper.nodes, {**node, "spec": {**node["spec"], "unschedulable": True}})
+    put(world.lowers[A].upper_pods, make_upper_pod(**{"ownerReferences": owned_by("rs"), **pod}))
+    return world
 
 
-def leaves(here: World) -> tuple[Decision, Plan]:
+def leaves(world: World) -> tuple[Decision, Plan]:
     """Return the drain rule's decision and plan for the pod."""
-    return decided(DrainRule(), drain_key(A, "default", "web"), here)
+    return decision_and_plan(DrainRule(), drain_key(A, "default", "web"), world)
 
 
 def test_a_drain_waits_for_the_window_and_reports_it_once() -> None:
     """The descheduler rule reports the wait for all pods of the lower cluster."""
-    here = drained(NIGHT)
-    decision, found = leaves(here)
+    world = drained(NIGHT)
+    decision, found = leaves(world)
     assert (found, decision.requeue_after) == (Plan((), None), 3600.0)
-    problem = asked(here)[1].problem
+    problem = decision_and_plan_of_a(world)[1].problem
     assert problem is not None
     assert problem.message.startswith("the drain waits for the maintenance window")
-    here.now += timedelta(hours=14)
-    assert [step.ref.name for step in evictions(leaves(here)[1])] == ["web"]
-    assert asked(here)[1].problem is None
+    world.now += timedelta(hours=14)
+    assert [step.ref.name for step in evictions(leaves(world)[1])] == ["web"]
+    assert decision_and_plan_of_a(world)[1].problem is None
 
 
 def watched_windows(hour: int, read: list[str]) -> World:
@@ -208,13 +208,13 @@ def watched_windows(hour: int, read: list[str]) -> World:
             read.append(str(self))
             return super().upper()
 
-    here = drained(
+    world = drained(
         "windows:\n" + "".join(f"- {{schedule: {minute} {hour} 7 7 *, duration: 1m}}\n" for minute in range(32))
     )
-    put(here.lowers[A].upper_pods, *(upper_pod(name, ownerReferences=owned_by("rs")) for name in ("api", "job")))
-    found = [one.model_copy(update={"schedule": Schedule(one.schedule)}) for one in here.topology.windows]
-    here.topology = here.topology.model_copy(update={"windows": tuple(found)})
-    return here
+    put(world.lowers[A].upper_pods, *(make_upper_pod(name, ownerReferences=owned_by("rs")) for name in ("api", "job")))
+    found = [one.model_copy(update={"schedule": Schedule(one.schedule)}) for one in world.topology.windows]
+    world.topology = world.topology.model_copy(update={"windows": tuple(found)})
+    return world
 
 
 def test_the_openings_of_a_window_are_computed_once_a_minute() -> None:
@@ -227,18 +227,18 @@ def test_the_openings_of_a_window_are_computed_once_a_minute() -> None:
     for minute in (1, 2):
         for second in (0, 30):
             for name in ("web", "api", "job"):
-                for here in worlds:
-                    here.now = here.now.replace(minute=minute - 1, second=second)
-                    assert decided(DrainRule(), drain_key(A, "default", name), here)[0].requeue_after
+                for world in worlds:
+                    world.now = world.now.replace(minute=minute - 1, second=second)
+                    assert decision_and_plan(DrainRule(), drain_key(A, "default", name), world)[0].requeue_after
         assert len(read) == minute * len(worlds) * once
 
 
 def test_an_edit_that_opens_a_window_continues_the_drain() -> None:
     """The result for the former windows is not reused."""
-    here = drained(NIGHT)
-    assert not evictions(leaves(here)[1])
-    reload(here, *DRAINED, more="windows: [{schedule: 0 11 * * *, duration: 2h}]\n")
-    assert evictions(leaves(here)[1])
+    world = drained(NIGHT)
+    assert not evictions(leaves(world)[1])
+    apply_topology(world, *DRAINED, more="windows: [{schedule: 0 11 * * *, duration: 2h}]\n")
+    assert evictions(leaves(world)[1])
 
 
 FORBID = [
@@ -255,23 +255,25 @@ ALLOW = [
 @pytest.mark.parametrize("notes", FORBID)
 def test_a_drain_does_not_evict_a_pod_whose_annotation_forbids_it(notes: dict[str, str]) -> None:
     """The drain reports the annotation, and continues when it is removed."""
-    here = drained(annotations=notes)
-    found = leaves(here)[1]
+    world = drained(annotations=notes)
+    found = leaves(world)[1]
     assert not found.steps
     assert found.problem is not None
     assert found.problem.reason == "EvictionForbidden"
     assert next(iter(notes)) in found.problem.message
-    put(here.lowers[A].upper_pods, upper_pod(ownerReferences=owned_by("rs")))
-    assert evictions(leaves(here)[1])
+    put(world.lowers[A].upper_pods, make_upper_pod(ownerReferences=owned_by("rs")))
+    assert evictions(leaves(world)[1])
 
 
 @pytest.mark.parametrize("notes", FORBID)
 def test_the_descheduler_does_not_move_a_pod_whose_annotation_forbids_it(notes: dict[str, str]) -> None:
     """That is so with and without a controller."""
     more = "descheduler: {enabled: true, recreateBarePods: true}\n"
-    here = ground(more=more)
-    wait(here, seeker(annotations=notes), seeker("bare", annotations=notes, ownerReferences=[]))
-    found = asked(here)[1]
+    world = descheduling_world(more=more)
+    put_waiting_pods(
+        world, requesting_pod(annotations=notes), requesting_pod("bare", annotations=notes, ownerReferences=[])
+    )
+    found = decision_and_plan_of_a(world)[1]
     assert not found.steps
     assert found.problem is not None
     assert found.problem.reason == "EvictionForbidden"
@@ -280,6 +282,6 @@ def test_the_descheduler_does_not_move_a_pod_whose_annotation_forbids_it(notes: 
 @pytest.mark.parametrize("notes", ALLOW)
 def test_other_values_of_the_annotations_forbid_no_eviction(notes: dict[str, str]) -> None:
     """Each annotation has one value that forbids the eviction."""
-    here = ground(more=ON)
-    wait(here, seeker(annotations=notes))
-    assert evictions(asked(here)[1])
+    world = descheduling_world(more=ON)
+    put_waiting_pods(world, requesting_pod(annotations=notes))
+    assert evictions(decision_and_plan_of_a(world)[1])

@@ -6,8 +6,8 @@ The openings are listed in UTC, derived from the rules of each zone instead of c
 from datetime import datetime, timedelta
 
 import pytest
-from deschedulingkit import ON, A, B, ground, owned_by, seeker, wait
-from worldkit import decided, put, raised, upper_pod
+from deschedulingkit import ON, A, B, descheduling_world, owned_by, put_waiting_pods, requesting_pod
+from worldkit import add_virtual_node, decision_and_plan, make_upper_pod, put
 
 from tensile.policy.descheduler import rule
 from tensile.policy.descheduler.limits import next_opening
@@ -84,26 +84,26 @@ def times(openings: str) -> list[datetime]:
 
 def to_drain(more: str) -> World:
     """Return a world with a drained lower that has a pod of a controller and a bare pod."""
-    here = ground(f"name: {A}, maintenance: drain", f"name: {B}", more=more)
-    node = raised(here).manifest()
-    put(here.upper.nodes, {**node, "spec": {**node["spec"], "unschedulable": True}})
-    bare = upper_pod("bare", {"containers": [{"name": "main", "image": "app:1"}]})
-    put(here.lowers[A].upper_pods, upper_pod(ownerReferences=owned_by("rs")), bare)
-    return here
+    world = descheduling_world(f"name: {A}, maintenance: drain", f"name: {B}", more=more)
+    node = add_virtual_node(world).manifest()
+    put(world.upper.nodes, {**node, "spec": {**node["spec"], "unschedulable": True}})
+    bare = make_upper_pod("bare", {"containers": [{"name": "main", "image": "app:1"}]})
+    put(world.lowers[A].upper_pods, make_upper_pod(ownerReferences=owned_by("rs")), bare)
+    return world
 
 
 def to_deschedule(more: str) -> World:
     """Return a world with a pod that no node of its lower fits, and a bare pod."""
-    here = ground(more=more, cpus=(("2", "2"), ("4", "4")))
-    wait(here, seeker(), seeker("bare", ownerReferences=[]))
-    return here
+    world = descheduling_world(more=more, cpus=(("2", "2"), ("4", "4")))
+    put_waiting_pods(world, requesting_pod(), requesting_pod("bare", ownerReferences=[]))
+    return world
 
 
-def moves(here: World) -> list[Step]:
+def moves(world: World) -> list[Step]:
     """Return all steps of both rules for the pods of lower-a: evictions, their records, and backups of bare pods."""
-    found = decided(DeschedulerRule(), rule.key_of(A), here)[1].steps
+    found = decision_and_plan(DeschedulerRule(), rule.key_of(A), world)[1].steps
     for name in ("web", "bare"):
-        found += decided(DrainRule(), rule.drain_key(A, "default", name), here)[1].steps
+        found += decision_and_plan(DrainRule(), rule.drain_key(A, "default", name), world)[1].steps
     return list(found)
 
 
@@ -118,24 +118,24 @@ def test_pods_are_moved_only_between_the_opening_and_the_end_of_a_window(
 ) -> None:
     """Outside the window, the drain and the descheduler write no eviction, no backup and no record."""
     window = written(zone, schedule, minutes)
-    for here in (to_drain(ON + window), to_deschedule(ON + window)):
+    for world in (to_drain(ON + window), to_deschedule(ON + window)):
         for opening in times(openings):
             end = opening + timedelta(minutes=minutes)
-            for here.now in (opening, end - TICK):
-                assert is_evicted(moves(here)), f"nothing was moved at {here.now}"
-            for here.now in (opening - TICK, end):
-                assert moves(here) == [], f"something was moved at {here.now}"
+            for world.now in (opening, end - TICK):
+                assert is_evicted(moves(world)), f"nothing was moved at {world.now}"
+            for world.now in (opening - TICK, end):
+                assert moves(world) == [], f"something was moved at {world.now}"
 
 
 @EACH
 def test_no_other_window_opens_in_the_days_around(zone: str, schedule: str, minutes: int, openings: str) -> None:
     """Every quarter of an hour is checked, from half a day before the first opening to half a day after the last."""
-    here = ground(more=written(zone, schedule, minutes))
+    world = descheduling_world(more=written(zone, schedule, minutes))
     starts, half = times(openings), timedelta(hours=12)
     now, last = starts[0] - half, starts[-1] + half
     while now < last:
         is_inside = any(start <= now < start + timedelta(minutes=minutes) for start in starts)
-        opening = next_opening(here.topology.windows, now)
+        opening = next_opening(world.topology.windows, now)
         assert (opening is None) == is_inside, now
         assert opening is None or opening > now, "a wait for a time that has passed never ends"
         now += STEP

@@ -3,10 +3,10 @@
 from random import Random
 from typing import Any
 
-from extenderkit import Play, ground
+from extenderkit import RandomNodeCache, node_cache
 from hypothesis import given
 from hypothesis import strategies as st
-from placekit import asking, node, pod, space
+from placekit import make_namespace, node, pod, spec_requesting
 from properties import examples
 
 from tensile.policy.extender.node_cache import NodeCache
@@ -33,153 +33,153 @@ def shape(snapshot: Snapshot) -> Any:
 @given(st.integers(0, 2**32))
 def test_incremental_updates_equal_a_complete_read(seed: int) -> None:
     """Nodes may appear after their pods, pods may change nodes, and reservations may be used or not."""
-    play = Play(Random(seed))
+    random_cache = RandomNodeCache(Random(seed))
     for _ in range(40):
-        play.step()
-        assert shape(play.ground.snapshot) == shape(play.expected())
-    used = sum(one.used.get("cpu", 0) for one in play.ground.snapshot.nodes.values())
-    offered = sum(one.allocatable["cpu"] for one in play.ground.snapshot.nodes.values())
-    assert (play.ground.used["cpu"], play.ground.offered["cpu"]) == (used, offered)
+        random_cache.step()
+        assert shape(random_cache.node_cache.snapshot) == shape(random_cache.expected())
+    used = sum(one.used.get("cpu", 0) for one in random_cache.node_cache.snapshot.nodes.values())
+    offered = sum(one.allocatable["cpu"] for one in random_cache.node_cache.snapshot.nodes.values())
+    assert (random_cache.node_cache.used["cpu"], random_cache.node_cache.offered["cpu"]) == (used, offered)
 
 
-def fits(here: NodeCache, cpu: str) -> bool:
+def fits(cache: NodeCache, cpu: str) -> bool:
     """Report whether another pod fits."""
-    return examine(pod_of(pod("other", asking(cpu=cpu))), here.snapshot).fits
+    return examine(pod_of(pod("other", spec_requesting(cpu=cpu))), cache.snapshot).fits
 
 
 def test_a_reservation_uses_room_until_it_is_released() -> None:
     """A pod that needs the reserved room fits only after the release."""
-    here = ground(node("a"))
-    here.assume(pod_of(pod(spec=asking(cpu="3"))), "a", 0.0)
-    assert not fits(here, "2")
-    here.forget(("default", "web"))
-    assert fits(here, "2")
+    cache = node_cache(node("a"))
+    cache.assume(pod_of(pod(spec=spec_requesting(cpu="3"))), "a", 0.0)
+    assert not fits(cache, "2")
+    cache.forget(("default", "web"))
+    assert fits(cache, "2")
 
 
 def test_a_reservation_expires_unless_it_is_confirmed() -> None:
     """A confirmation of an unknown pod is ignored."""
-    here = ground(node("a"))
-    here.assume(pod_of(pod("one", asking(cpu="1"))), "a", 10.0)
-    here.assume(pod_of(pod("two", asking(cpu="1"))), "a", 20.0)
-    here.confirm(("default", "two"))
-    here.expire(15.0)
-    assert list(here.reservations) == [("default", "two")]
-    here.expire(1e9)
-    assert list(here.reservations) == [("default", "two")]
-    here.confirm(("default", "nobody"))
+    cache = node_cache(node("a"))
+    cache.assume(pod_of(pod("one", spec_requesting(cpu="1"))), "a", 10.0)
+    cache.assume(pod_of(pod("two", spec_requesting(cpu="1"))), "a", 20.0)
+    cache.confirm(("default", "two"))
+    cache.expire(15.0)
+    assert list(cache.reservations) == [("default", "two")]
+    cache.expire(1e9)
+    assert list(cache.reservations) == [("default", "two")]
+    cache.confirm(("default", "nobody"))
 
 
 def test_a_pod_on_a_node_ends_its_reservation() -> None:
     """That holds for any node, and the pod's room is counted once."""
-    here = ground(node("a"), node("b"))
-    here.assume(pod_of(pod(spec=asking(cpu="3"))), "a", 0.0)
-    here.put_pod(pod_of(pod(spec=asking(cpu="3"), on="b"), settled=True))
-    assert here.reservations == {}
-    assert here.snapshot.nodes["a"].pods == {}
-    here.assume(pod_of(pod(spec=asking(cpu="3"))), "a", 1.0)
-    assert here.reservations == {}
+    cache = node_cache(node("a"), node("b"))
+    cache.assume(pod_of(pod(spec=spec_requesting(cpu="3"))), "a", 0.0)
+    cache.put_pod(pod_of(pod(spec=spec_requesting(cpu="3"), on="b"), settled=True))
+    assert cache.reservations == {}
+    assert cache.snapshot.nodes["a"].pods == {}
+    cache.assume(pod_of(pod(spec=spec_requesting(cpu="3"))), "a", 1.0)
+    assert cache.reservations == {}
 
 
 def test_a_pod_that_uses_its_reservation_does_not_count_as_new_room() -> None:
     """The remembered results for full nodes stay valid."""
-    here = ground(node("a"))
-    here.assume(pod_of(pod(spec=asking(cpu="3"))), "a", 0.0)
-    grown = here.grown
-    here.put_pod(pod_of(pod(spec=asking(cpu="3"), on="a"), settled=True))
-    assert here.grown == grown
-    here.put_pod(pod_of(pod(spec=asking(cpu="3"), on="a"), settled=True))
-    assert here.grown == grown
+    cache = node_cache(node("a"))
+    cache.assume(pod_of(pod(spec=spec_requesting(cpu="3"))), "a", 0.0)
+    grown = cache.grown
+    cache.put_pod(pod_of(pod(spec=spec_requesting(cpu="3"), on="a"), settled=True))
+    assert cache.grown == grown
+    cache.put_pod(pod_of(pod(spec=spec_requesting(cpu="3"), on="a"), settled=True))
+    assert cache.grown == grown
 
 
 def test_every_change_that_frees_room_is_counted() -> None:
     """That includes removed pods, new and removed nodes, released reservations, and changed namespaces."""
-    here = ground(node("a"))
-    here.put_pod(pod_of(pod(spec=asking(cpu="3"), on="a"), settled=True))
-    here.assume(pod_of(pod("late", asking(cpu="1"))), "a", 0.0)
+    cache = node_cache(node("a"))
+    cache.put_pod(pod_of(pod(spec=spec_requesting(cpu="3"), on="a"), settled=True))
+    cache.assume(pod_of(pod("late", spec_requesting(cpu="1"))), "a", 0.0)
     for change in (
-        lambda: here.remove_pod(("default", "web")),
-        lambda: here.put_node(node_of(node("b"))),
-        lambda: here.remove_node("b"),
-        lambda: here.forget(("default", "late")),
-        lambda: here.put_spaces({"default": space("default")["metadata"]["labels"]}),
+        lambda: cache.remove_pod(("default", "web")),
+        lambda: cache.put_node(node_of(node("b"))),
+        lambda: cache.remove_node("b"),
+        lambda: cache.forget(("default", "late")),
+        lambda: cache.put_spaces({"default": make_namespace("default")["metadata"]["labels"]}),
     ):
-        before = here.grown
+        before = cache.grown
         change()
-        assert here.grown > before
-    before = here.grown
-    here.remove_pod(("default", "nobody"))
-    here.remove_node("nobody")
-    assert here.grown == before
+        assert cache.grown > before
+    before = cache.grown
+    cache.remove_pod(("default", "nobody"))
+    cache.remove_node("nobody")
+    assert cache.grown == before
 
 
 def test_equal_pods_swap_their_reservations() -> None:
     """A pod on an equal pod's reserved node leaves its own reservation to that pod, and frees no room."""
-    here = ground(node("a"), node("b"))
+    cache = node_cache(node("a"), node("b"))
     for name, place in (("one", "a"), ("two", "b")):
-        here.assume(pod_of(pod(name, asking(cpu="3"))), place, 0.0)
-    here.confirm(("default", "two"))
-    grown = here.grown
-    here.put_pod(pod_of(pod("one", asking(cpu="3"), on="b"), settled=True))
-    (left,) = here.reservations.values()
+        cache.assume(pod_of(pod(name, spec_requesting(cpu="3"))), place, 0.0)
+    cache.confirm(("default", "two"))
+    grown = cache.grown
+    cache.put_pod(pod_of(pod("one", spec_requesting(cpu="3"), on="b"), settled=True))
+    (left,) = cache.reservations.values()
     assert (left.pod.name, left.node, left.since) == ("two", "a", float("inf"))
-    assert (here.grown, here.used["cpu"]) == (grown, 6000)
-    assert not any(map(here.is_crowded, "ab"))
-    here.put_pod(pod_of(pod("two", asking(cpu="3"), on="a"), settled=True))
-    assert (here.reservations, here.grown, here.used["cpu"]) == ({}, grown, 6000)
+    assert (cache.grown, cache.used["cpu"]) == (grown, 6000)
+    assert not any(map(cache.is_crowded, "ab"))
+    cache.put_pod(pod_of(pod("two", spec_requesting(cpu="3"), on="a"), settled=True))
+    assert (cache.reservations, cache.grown, cache.used["cpu"]) == ({}, grown, 6000)
 
 
 def test_different_pods_do_not_swap_their_reservations() -> None:
     """The node is overcommitted in that case, and the pods with reservations on it are known."""
-    here = ground(node("a"), node("b"))
-    here.assume(pod_of(pod("one", asking(cpu="2"))), "a", 0.0)
-    here.assume(pod_of(pod("two", asking(cpu="3"))), "b", 0.0)
-    here.put_pod(pod_of(pod("one", asking(cpu="2"), on="b"), settled=True))
-    assert here.is_crowded("b")
-    assert here.assumed("b") == [("default", "two")]
-    assert here.assumed("a") == []
-    assert fits(here, "4")
+    cache = node_cache(node("a"), node("b"))
+    cache.assume(pod_of(pod("one", spec_requesting(cpu="2"))), "a", 0.0)
+    cache.assume(pod_of(pod("two", spec_requesting(cpu="3"))), "b", 0.0)
+    cache.put_pod(pod_of(pod("one", spec_requesting(cpu="2"), on="b"), settled=True))
+    assert cache.is_crowded("b")
+    assert cache.assumed("b") == [("default", "two")]
+    assert cache.assumed("a") == []
+    assert fits(cache, "4")
 
 
 def test_a_node_with_more_pods_than_allowed_is_crowded() -> None:
     """An unknown node is crowded too, because it has no capacity."""
-    here = ground(node("a", pods="1"))
-    here.assume(pod_of(pod("one")), "a", 0.0)
-    assert not here.is_crowded("a")
-    here.put_pod(pod_of(pod("two", on="a"), settled=True))
-    assert here.is_crowded("a")
-    assert here.is_crowded("nowhere")
+    cache = node_cache(node("a", pods="1"))
+    cache.assume(pod_of(pod("one")), "a", 0.0)
+    assert not cache.is_crowded("a")
+    cache.put_pod(pod_of(pod("two", on="a"), settled=True))
+    assert cache.is_crowded("a")
+    assert cache.is_crowded("nowhere")
 
 
 def test_reservations_on_a_removed_node_are_remembered_and_swapped() -> None:
     """They count again if the node returns."""
-    here = ground(node("a"), node("b"))
-    here.assume(pod_of(pod("one", asking(cpu="3"))), "a", 0.0)
-    here.assume(pod_of(pod("two", asking(cpu="3"))), "b", 0.0)
-    here.remove_node("a")
-    assert here.assumed("a") == [("default", "one")]
-    here.put_pod(pod_of(pod("one", asking(cpu="3"), on="b"), settled=True))
-    assert here.assumed("a") == [("default", "two")]
-    here.put_node(node_of(node("a")))
-    assert (here.assumed("a"), here.used["cpu"], here.has(("default", "one"))) == ([("default", "two")], 6000, True)
+    cache = node_cache(node("a"), node("b"))
+    cache.assume(pod_of(pod("one", spec_requesting(cpu="3"))), "a", 0.0)
+    cache.assume(pod_of(pod("two", spec_requesting(cpu="3"))), "b", 0.0)
+    cache.remove_node("a")
+    assert cache.assumed("a") == [("default", "one")]
+    cache.put_pod(pod_of(pod("one", spec_requesting(cpu="3"), on="b"), settled=True))
+    assert cache.assumed("a") == [("default", "two")]
+    cache.put_node(node_of(node("a")))
+    assert (cache.assumed("a"), cache.used["cpu"], cache.has(("default", "one"))) == ([("default", "two")], 6000, True)
 
 
 def test_removed_nodes_without_pods_are_forgotten() -> None:
     """An autoscaler creates nodes with new names each time."""
-    here = ground(node("stays"))
+    cache = node_cache(node("stays"))
     for number in range(50):
         name = f"n{number}"
-        here.put_node(node_of(node(name)))
-        here.put_pod(pod_of(pod(f"p{number}", on=name), settled=True))
-        here.assume(pod_of(pod(f"q{number}")), name, 0.0)
+        cache.put_node(node_of(node(name)))
+        cache.put_pod(pod_of(pod(f"p{number}", on=name), settled=True))
+        cache.assume(pod_of(pod(f"q{number}")), name, 0.0)
         if number % 2:
-            here.remove_node(name)
-        here.remove_pod(("default", f"p{number}"))
-        here.forget(("default", f"q{number}"))
-        here.remove_node(name)
-    assert here._pods_on_unknown_nodes == {}
+            cache.remove_node(name)
+        cache.remove_pod(("default", f"p{number}"))
+        cache.forget(("default", f"q{number}"))
+        cache.remove_node(name)
+    assert cache._pods_on_unknown_nodes == {}
     for name in ("one", "two"):
-        here.assume(pod_of(pod(name, asking(cpu="3"))), f"{name}s", 0.0)
-    here.put_pod(pod_of(pod("one", asking(cpu="3"), on="twos"), settled=True))
-    assert set(here._pods_on_unknown_nodes) == {"ones", "twos"}
-    here.put_pod(pod_of(pod("two", asking(cpu="3"), on="twos"), settled=True))
-    assert set(here._pods_on_unknown_nodes) == {"twos"}
+        cache.assume(pod_of(pod(name, spec_requesting(cpu="3"))), f"{name}s", 0.0)
+    cache.put_pod(pod_of(pod("one", spec_requesting(cpu="3"), on="twos"), settled=True))
+    assert set(cache._pods_on_unknown_nodes) == {"ones", "twos"}
+    cache.put_pod(pod_of(pod("two", spec_requesting(cpu="3"), on="twos"), settled=True))
+    assert set(cache._pods_on_unknown_nodes) == {"twos"}

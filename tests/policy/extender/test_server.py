@@ -11,9 +11,9 @@ from typing import Any
 import aiohttp
 import orjson
 import pytest
-from extenderkit import extender, ground
-from placekit import asking, node, pod
-from preemptkit import Behind, There, wants
+from extenderkit import extender, node_cache
+from placekit import node, pod, spec_requesting
+from preemptkit import ExistingPod, VirtualNodeFixture, pending_pod
 from preemptkit import extender as preempting
 
 from tensile.errors import TensileError
@@ -39,7 +39,7 @@ def stored(directory: Path, name: str, pair: CertificatePair) -> tuple[Path, Pat
     return files
 
 
-class Papers:
+class ExtenderCertificates:
     """A CA with the certificates that it issued, and another CA."""
 
     def __init__(self, directory: Path) -> None:
@@ -49,8 +49,8 @@ class Papers:
 
     def serving(self, hears: Authority | None) -> ssl.SSLContext:
         """Return the TLS context of a port that accepts clients of a CA; without a CA it accepts no client."""
-        heard = hears.pair.certificate.decode() if hears else ""
-        return tls_context(certificates.KeyPair(self.server.certificate, self.server.key), heard)
+        client_ca = hears.pair.certificate.decode() if hears else ""
+        return tls_context(certificates.KeyPair(self.server.certificate, self.server.key), client_ca)
 
     def client(self, signer: Authority | None, user: str = SCHEDULER) -> ssl.SSLContext:
         """Return the TLS context of a client; without a signer it has no certificate."""
@@ -61,16 +61,16 @@ class Papers:
 
 
 @pytest.fixture
-def papers(tmp_path: Path) -> Papers:
+def certificate_set(tmp_path: Path) -> ExtenderCertificates:
     """Create certificates."""
-    return Papers(tmp_path)
+    return ExtenderCertificates(tmp_path)
 
 
 @pytest.fixture
-async def port(papers: Papers) -> AsyncIterator[ExtenderPort]:
+async def port(certificate_set: ExtenderCertificates) -> AsyncIterator[ExtenderPort]:
     """Serve an extender for one lower of 4 cpu on a free port."""
-    made = ExtenderPort(listening(HOST, 0), extender(a=ground(node("n"))), clock=lambda: 0.0)
-    await made.show(papers.serving(papers.ours))
+    made = ExtenderPort(listening(HOST, 0), extender(a=node_cache(node("n"))), clock=lambda: 0.0)
+    await made.show(certificate_set.serving(certificate_set.ours))
     yield made
     await made.close()
 
@@ -79,12 +79,12 @@ Ask = Callable[..., Any]
 
 
 @pytest.fixture
-async def ask(port: ExtenderPort, papers: Papers) -> Ask:
+async def ask(port: ExtenderPort, certificate_set: ExtenderCertificates) -> Ask:
     """Return a function that sends a request with a path, a body and a client's TLS context."""
 
     async def asked(path: str, body: Any, tls: ssl.SSLContext | None = None) -> tuple[int, Any]:
         """Post a request, and return the status and the response."""
-        context = tls or papers.client(papers.ours)
+        context = tls or certificate_set.client(certificate_set.ours)
         async with aiohttp.ClientSession() as session:
             url = f"https://{HOST}:{port.port}{path}"
             given = {"data": BytesIO(body)} if isinstance(body, bytes) else {"json": body}
@@ -97,7 +97,7 @@ async def ask(port: ExtenderPort, papers: Papers) -> Ask:
 
 def question(cpu: str, *names: str) -> dict[str, Any]:
     """Return a request in the form of the kube-scheduler."""
-    return {"Pod": pod(f"p{cpu}", asking(cpu=cpu), uid=cpu), "Nodes": None, "NodeNames": list(names)}
+    return {"Pod": pod(f"p{cpu}", spec_requesting(cpu=cpu), uid=cpu), "Nodes": None, "NodeNames": list(names)}
 
 
 async def test_a_schedulers_request_is_answered(ask: Ask) -> None:
@@ -115,16 +115,20 @@ async def test_a_schedulers_request_is_answered(ask: Ask) -> None:
     assert await ask("/prioritize", question("1", "a")) == (200, [{"Host": "a", "Score": 10}])
 
 
-async def test_a_recorded_scheduler_request_is_answered(papers: Papers) -> None:
+async def test_a_recorded_scheduler_request_is_answered(certificate_set: ExtenderCertificates) -> None:
     """The request is byte for byte from kube-scheduler 1.36.3."""
     whole = RECORDED.read_bytes()
     names = orjson.loads(whole)["NodeNames"]
-    made = ExtenderPort(listening(HOST, 0), extender(**{names[0]: ground(node("n", cpu="500m"))}), clock=lambda: 0.0)
-    await made.show(papers.serving(papers.ours))
+    made = ExtenderPort(
+        listening(HOST, 0), extender(**{names[0]: node_cache(node("n", cpu="500m"))}), clock=lambda: 0.0
+    )
+    await made.show(certificate_set.serving(certificate_set.ours))
     async with aiohttp.ClientSession() as session:
         url = f"https://{HOST}:{made.port}/filter"
         kind = {"Content-Type": "application/json"}
-        async with session.post(url, ssl=papers.client(papers.ours), data=whole, headers=kind) as answer:
+        async with session.post(
+            url, ssl=certificate_set.client(certificate_set.ours), data=whole, headers=kind
+        ) as answer:
             assert (await answer.json())["NodeNames"] == names[1:]
     await made.close()
 
@@ -140,9 +144,9 @@ def test_replicas_are_of_one_kind_regardless_of_their_token_volumes() -> None:
     assert kind_of(unbound_pod(first)) != kind_of(unbound_pod(second))
 
 
-async def test_a_preempt_request_is_answered_with_victims(papers: Papers) -> None:
+async def test_a_preempt_request_is_answered_with_victims(certificate_set: ExtenderCertificates) -> None:
     """The response has the form of the extender API; a request without victims by UID is refused."""
-    heard: list[str] = []
+    received: list[str] = []
 
     async def budgets() -> list[Budget]:
         """Return no budgets."""
@@ -150,26 +154,26 @@ async def test_a_preempt_request_is_answered_with_victims(papers: Papers) -> Non
 
     made = ExtenderPort(
         listening(HOST, 0),
-        preempting(Behind({"n": "4"}, There("a", "n", "4"))),
+        preempting(VirtualNodeFixture({"n": "4"}, ExistingPod("a", "n", "4"))),
         clock=lambda: 0.0,
         budgets=budgets,
-        answered=lambda: heard.append("filter"),
+        answered=lambda: received.append("filter"),
     )
-    await made.show(papers.serving(papers.ours))
+    await made.show(certificate_set.serving(certificate_set.ours))
     victims = {"Pods": [{"UID": "uid-a"}], "NumPDBViolations": 0}
-    asked = {"Pod": wants(), "NodeNameToVictims": None, "NodeNameToMetaVictims": {"v": victims, "w": victims}}
+    arguments = {"Pod": pending_pod(), "NodeNameToVictims": None, "NodeNameToMetaVictims": {"v": victims, "w": victims}}
     async with aiohttp.ClientSession() as session:
         for path, body, status in (
-            ("filter", {"Pod": wants(), "NodeNames": ["v"]}, 200),
-            ("preempt", {**asked, "NodeNameToMetaVictims": None}, 400),
-            ("preempt", asked, 200),
+            ("filter", {"Pod": pending_pod(), "NodeNames": ["v"]}, 200),
+            ("preempt", {**arguments, "NodeNameToMetaVictims": None}, 400),
+            ("preempt", arguments, 200),
         ):
             url = f"https://{HOST}:{made.port}/{path}"
-            async with session.post(url, ssl=papers.client(papers.ours), json=body) as answer:
+            async with session.post(url, ssl=certificate_set.client(certificate_set.ours), json=body) as answer:
                 assert answer.status == status
-                told = await answer.read()
-    assert orjson.loads(told) == {"NodeNameToMetaVictims": {"w": victims, "v": victims}}
-    assert heard == ["filter"]
+                answer_body = await answer.read()
+    assert orjson.loads(answer_body) == {"NodeNameToMetaVictims": {"w": victims, "v": victims}}
+    assert received == ["filter"]
     await made.close()
 
 
@@ -179,26 +183,28 @@ async def test_a_reservation_is_kept_between_two_connections(ask: Ask) -> None:
     assert (await ask("/filter", question("2", "a")))[1]["NodeNames"] == []
 
 
-async def test_a_client_without_a_certificate_of_the_ca_is_disconnected(ask: Ask, papers: Papers) -> None:
+async def test_a_client_without_a_certificate_of_the_ca_is_disconnected(
+    ask: Ask, certificate_set: ExtenderCertificates
+) -> None:
     """The TLS handshake fails before a request is read."""
-    for signer in (None, papers.theirs):
+    for signer in (None, certificate_set.theirs):
         with pytest.raises((aiohttp.ClientError, ssl.SSLError, ConnectionError)):
-            await ask("/filter", question("1", "a"), papers.client(signer))
+            await ask("/filter", question("1", "a"), certificate_set.client(signer))
 
 
-async def test_a_client_with_another_user_name_is_forbidden(ask: Ask, papers: Papers) -> None:
+async def test_a_client_with_another_user_name_is_forbidden(ask: Ask, certificate_set: ExtenderCertificates) -> None:
     """No room is reserved for its request."""
-    status, words = await ask("/filter", question("3", "a"), papers.client(papers.ours, "mallory"))
-    assert (status, words) == (403, "mallory must not call the extender; allowed: system:kube-scheduler\n")
+    status, message = await ask("/filter", question("3", "a"), certificate_set.client(certificate_set.ours, "mallory"))
+    assert (status, message) == (403, "mallory must not call the extender; allowed: system:kube-scheduler\n")
     assert (await ask("/filter", question("2", "a")))[1]["NodeNames"] == ["a"]
 
 
-async def test_a_request_above_8_mib_is_refused(ask: Ask, papers: Papers) -> None:
+async def test_a_request_above_8_mib_is_refused(ask: Ask, certificate_set: ExtenderCertificates) -> None:
     """A client without permission is forbidden instead."""
     large = b" " * (9 << 20)
     assert (await ask("/filter", large[: 8 << 20]))[0] == 400
     assert (await ask("/filter", large))[0] == 413
-    assert (await ask("/filter", large[: 8 << 20], papers.client(papers.ours, "mallory")))[0] == 403
+    assert (await ask("/filter", large[: 8 << 20], certificate_set.client(certificate_set.ours, "mallory")))[0] == 403
     assert (await ask("/filter", question("1", "a")))[0] == 200
 
 
@@ -212,8 +218,8 @@ async def test_a_malformed_request_is_refused_and_logged_once(
 ) -> None:
     """The message helps, because a scheduler silently continues without an ignorable extender."""
     for path in ("/filter", "/prioritize"):
-        status, words = await ask(path, body)
-        assert (status, "set nodeCacheCapable: true" in str(words)) == (400, True)
+        status, message = await ask(path, body)
+        assert (status, "set nodeCacheCapable: true" in str(message)) == (400, True)
     assert "".join(capsys.readouterr()).count("requests of the upper scheduler are rejected") == 1
 
 
@@ -225,41 +231,51 @@ async def test_a_defect_fails_one_response_only(ask: Ask, capsys: pytest.Capture
     assert (await ask("/filter", question("1", "a")))[0] == 200
 
 
-async def test_other_paths_and_methods_are_refused(ask: Ask, port: ExtenderPort, papers: Papers) -> None:
+async def test_other_paths_and_methods_are_refused(
+    ask: Ask, port: ExtenderPort, certificate_set: ExtenderCertificates
+) -> None:
     """The extender does not bind pods, and GET is not allowed."""
     assert (await ask("/bind", question("1", "a")))[0] == 404
     async with aiohttp.ClientSession() as session:
         url = f"https://{HOST}:{port.port}/filter"
-        async with session.get(url, ssl=papers.client(papers.ours)) as answer:
+        async with session.get(url, ssl=certificate_set.client(certificate_set.ours)) as answer:
             assert answer.status == 405
 
 
-async def test_the_accepted_ca_can_change_on_the_same_port(ask: Ask, port: ExtenderPort, papers: Papers) -> None:
+async def test_the_accepted_ca_can_change_on_the_same_port(
+    ask: Ask, port: ExtenderPort, certificate_set: ExtenderCertificates
+) -> None:
     """The former CA does not count any more, and reservations are kept."""
     assert (await ask("/filter", question("3", "a")))[0] == 200
-    await port.show(papers.serving(papers.theirs))
+    await port.show(certificate_set.serving(certificate_set.theirs))
     with pytest.raises((aiohttp.ClientError, ssl.SSLError, ConnectionError)):
         await ask("/filter", question("2", "a"))
-    status, answer = await ask("/filter", question("2", "a"), papers.client(papers.theirs))
+    status, answer = await ask("/filter", question("2", "a"), certificate_set.client(certificate_set.theirs))
     assert (status, answer["NodeNames"]) == (200, [])
 
 
-async def test_no_client_is_accepted_without_a_ca(ask: Ask, port: ExtenderPort, papers: Papers) -> None:
+async def test_no_client_is_accepted_without_a_ca(
+    ask: Ask, port: ExtenderPort, certificate_set: ExtenderCertificates
+) -> None:
     """That applies to clients with and without a certificate."""
-    await port.show(papers.serving(None))
-    for signer in (papers.ours, papers.theirs, None):
+    await port.show(certificate_set.serving(None))
+    for signer in (certificate_set.ours, certificate_set.theirs, None):
         with pytest.raises((aiohttp.ClientError, ssl.SSLError, ConnectionError)):
-            await ask("/filter", question("1", "a"), papers.client(signer))
+            await ask("/filter", question("1", "a"), certificate_set.client(signer))
 
 
-async def test_a_new_extender_answers_on_the_same_connection(papers: Papers, port: ExtenderPort) -> None:
+async def test_a_new_extender_answers_on_the_same_connection(
+    certificate_set: ExtenderCertificates, port: ExtenderPort
+) -> None:
     """The extender is replaced when the topology's strategy changes."""
     async with aiohttp.ClientSession() as session:
         scores = []
         for strategy in ("spread", "binpack"):
-            port.extender = extender(strategy, a=ground(node("n")))
+            port.extender = extender(strategy, a=node_cache(node("n")))
             url = f"https://{HOST}:{port.port}/prioritize"
-            async with session.post(url, ssl=papers.client(papers.ours), json=question("1", "a")) as answer:
+            async with session.post(
+                url, ssl=certificate_set.client(certificate_set.ours), json=question("1", "a")
+            ) as answer:
                 scores += [one["Score"] for one in await answer.json()]
     assert scores == [10, 0]
 
@@ -275,11 +291,11 @@ async def test_a_port_of_another_program_raises_an_error() -> None:
 
 
 @pytest.mark.parametrize("bind", ["127.0.0.1", "::1"])
-async def test_a_closed_port_can_be_opened_again(papers: Papers, bind: str) -> None:
+async def test_a_closed_port_can_be_opened_again(certificate_set: ExtenderCertificates, bind: str) -> None:
     """That holds for IPv4 and IPv6."""
     made = ExtenderPort(listening(bind, 0), extender(), clock=lambda: 0.0)
     number = made.port
-    await made.show(papers.serving(papers.ours))
+    await made.show(certificate_set.serving(certificate_set.ours))
     await made.close()
     again = ExtenderPort(listening(bind, number), extender(), clock=lambda: 0.0)
     assert again.port == number

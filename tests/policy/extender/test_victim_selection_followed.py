@@ -3,7 +3,7 @@
 from math import inf
 from typing import Any
 
-from preemptkit import There, wants
+from preemptkit import ExistingPod, pending_pod
 
 from tensile.policy.extender.victim_selection import Residents, may_preempt, priority_of
 
@@ -13,7 +13,7 @@ SAID = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionBySch
 
 def upper(generation: int = 1, **more: Any) -> dict[str, Any]:
     """Create an upper pod of priority 7."""
-    made = There("web", "n", priority=7, **more).above("v")
+    made = ExistingPod("web", "n", priority=7, **more).upper_pod("v")
     return {**made, "metadata": {**made["metadata"], "generation": generation}}
 
 
@@ -22,7 +22,7 @@ def test_lowest_is_the_lowest_priority_of_all_residents() -> None:
     made = Residents()
     assert made.lowest == inf
     made.put(NAME, upper())
-    made.put(("default", "other"), There("other", "n", priority=3).above("v"))
+    made.put(("default", "other"), ExistingPod("other", "n", priority=3).upper_pod("v"))
     assert made.lowest == 3
     made.remove(("default", "other"))
     made.remove(("default", "other"))
@@ -38,7 +38,7 @@ def test_a_resident_is_read_again_only_if_it_has_changed() -> None:
     assert (made.pods[NAME].pod, made.changed) == (first, changed)
     made.put(NAME, upper(generation=2))
     assert made.pods[NAME].pod is not first
-    made.put(NAME, upper(generation=2, ending=True))
+    made.put(NAME, upper(generation=2, is_terminating=True))
     assert made.pods[NAME].pod.ending
     another = upper(generation=2)
     another["metadata"]["uid"] = "another"
@@ -58,20 +58,24 @@ def test_a_resident_without_a_generation_is_read_each_time() -> None:
 def test_a_preempted_terminating_pod_of_lower_priority_is_awaited() -> None:
     """A pod that terminates for another reason is not awaited."""
     made = Residents()
-    made.put(NAME, upper(ending=True))
+    made.put(NAME, upper(is_terminating=True))
     assert not made.is_awaited(8)
     made.put(NAME, {**upper(), "status": {"conditions": [SAID]}})
     assert not made.is_awaited(8)
-    made.put(NAME, {**upper(ending=True), "status": {"conditions": [SAID]}})
+    made.put(NAME, {**upper(is_terminating=True), "status": {"conditions": [SAID]}})
     assert [made.is_awaited(priority) for priority in (7, 8)] == [False, True]
 
 
 def test_priority_and_preemption_policy_have_defaults() -> None:
     """The default priority is zero, and a pod may preempt others unless its policy is Never."""
-    assert [priority_of(one) for one in (wants(priority=5), {"spec": {}}, {"spec": {"priority": None}})] == [5, 0, 0]
-    assert may_preempt(wants())
-    assert may_preempt(wants(preemptionPolicy="PreemptLowerPriority"))
-    assert not may_preempt(wants(preemptionPolicy="Never"))
+    assert [priority_of(one) for one in (pending_pod(priority=5), {"spec": {}}, {"spec": {"priority": None}})] == [
+        5,
+        0,
+        0,
+    ]
+    assert may_preempt(pending_pod())
+    assert may_preempt(pending_pod(preemptionPolicy="PreemptLowerPriority"))
+    assert not may_preempt(pending_pod(preemptionPolicy="Never"))
 
 
 def test_a_resized_pod_uses_its_actual_resources() -> None:

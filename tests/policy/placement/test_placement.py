@@ -5,7 +5,18 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from placekit import asking, claim, kind, node, place, pod, seen, space, stock, using
+from placekit import (
+    claim,
+    examine_placement,
+    make_namespace,
+    make_snapshot,
+    make_storage,
+    make_storage_class,
+    node,
+    pod,
+    spec_requesting,
+    spec_with_claims,
+)
 from properties import examples
 
 from bench.conformance.placement.nodes import ground
@@ -28,7 +39,7 @@ def drawn(seed: int, pods: int = 6) -> tuple[list[dict], Snapshot]:
         attachments=shelf.attachments,
         capacities=shelf.capacities,
     )
-    spaces = [space("main", kind="main"), space("side", kind="side")]
+    spaces = [make_namespace("main", kind="main"), make_namespace("side", kind="side")]
     return [seeker(chance, there, f"p{number}") for number in range(pods)], snapshot_of(
         there.nodes, there.pods, spaces, storage
     )
@@ -79,18 +90,18 @@ def test_adding_pods_equals_a_snapshot_that_has_them(seed: int) -> None:
 
 def test_an_added_pod_uses_room_on_its_node() -> None:
     """The next pod of that size does not fit."""
-    snapshot = seen([node("a", cpu="3")])
-    wanted = pod_of(pod(spec=asking(cpu="2")))
+    snapshot = make_snapshot([node("a", cpu="3")])
+    wanted = pod_of(pod(spec=spec_requesting(cpu="2")))
     assert examine(wanted, snapshot).fits
     snapshot.add(wanted, "a")
-    assert not examine(pod_of(pod("other", spec=asking(cpu="2"))), snapshot).fits
+    assert not examine(pod_of(pod("other", spec=spec_requesting(cpu="2"))), snapshot).fits
 
 
 def test_a_pod_added_to_an_unknown_node_uses_no_room() -> None:
     """Other pods fit as before."""
-    snapshot = seen([node("a")])
-    snapshot.add(pod_of(pod(spec=asking(cpu="4"))), "b")
-    assert examine(pod_of(pod("other", spec=asking(cpu="4"))), snapshot).fits
+    snapshot = make_snapshot([node("a")])
+    snapshot.add(pod_of(pod(spec=spec_requesting(cpu="4"))), "b")
+    assert examine(pod_of(pod("other", spec=spec_requesting(cpu="4"))), snapshot).fits
 
 
 def test_the_message_counts_reasons_as_the_scheduler_does() -> None:
@@ -101,7 +112,7 @@ def test_the_message_counts_reasons_as_the_scheduler_does() -> None:
         node("c", spec={"unschedulable": True}),
         node("d", spec={"taints": [{"key": "x", "effect": "NoSchedule"}]}),
     ]
-    found = place(pod(spec=asking(cpu="2", memory="2Gi")), nodes)
+    found = examine_placement(pod(spec=spec_requesting(cpu="2", memory="2Gi")), nodes)
     assert found.message == (
         "0/4 nodes are available: 1 Insufficient memory, 1 node(s) had untolerated taint(s), "
         "1 node(s) were unschedulable, 2 Insufficient cpu."
@@ -110,30 +121,30 @@ def test_the_message_counts_reasons_as_the_scheduler_does() -> None:
 
 def test_the_message_has_the_number_of_fitting_nodes() -> None:
     """The other nodes are counted by their reasons."""
-    found = place(pod(spec=asking(cpu="2")), [node("a"), node("b", cpu="1")])
+    found = examine_placement(pod(spec=spec_requesting(cpu="2")), [node("a"), node("b", cpu="1")])
     assert found.message == "1/2 nodes are available: 1 Insufficient cpu."
-    assert place(pod(), [node("a")]).message == "1/1 nodes are available."
+    assert examine_placement(pod(), [node("a")]).message == "1/1 nodes are available."
 
 
 def test_a_cluster_without_nodes_fits_no_pod() -> None:
     """The message has zero of zero nodes."""
-    found = place(pod(), [])
+    found = examine_placement(pod(), [])
     assert not found.fits
     assert found.message == "0/0 nodes are available."
 
 
 def test_a_reason_of_no_single_node_applies_to_every_node() -> None:
     """The message has it once; a missing claim is such a reason."""
-    found = place(pod(spec=using("gone")), [node("a"), node("b")])
+    found = examine_placement(pod(spec=spec_with_claims("gone")), [node("a"), node("b")])
     assert found.nowhere == NodeRefusal("volumes", ('persistentvolumeclaim "gone" not found',))
     assert found.refused == {"a": found.nowhere, "b": found.nowhere}
     assert found.message == '0/2 nodes are available: persistentvolumeclaim "gone" not found.'
-    assert list(fitting(pod_of(pod(spec=using("gone"))), seen([node("a")]))) == []
+    assert list(fitting(pod_of(pod(spec=spec_with_claims("gone"))), make_snapshot([node("a")]))) == []
 
 
 def test_a_pod_without_constraints_needs_only_the_resource_check() -> None:
     """With thousands of nodes, only checks that the pod needs are run."""
-    snapshot = seen([node("a")])
+    snapshot = make_snapshot([node("a")])
     prepared = [check.name for check in CHECKS if check.prepare(pod_of(pod()), snapshot)]
     assert prepared == ["resources"]
 
@@ -162,6 +173,8 @@ def test_a_placement_without_nodes_does_not_fit() -> None:
 
 def test_claims_and_resources_are_checked_together() -> None:
     """The volume could be created for both nodes, but only one has room."""
-    storage = stock(claims=[claim(storageClassName="later")], classes=[kind()])
-    found = place(pod(spec=using("data") | asking(cpu="2")), [node("a", cpu="1"), node("b")], storage=storage)
+    storage = make_storage(claims=[claim(storageClassName="later")], classes=[make_storage_class()])
+    found = examine_placement(
+        pod(spec=spec_with_claims("data") | spec_requesting(cpu="2")), [node("a", cpu="1"), node("b")], storage=storage
+    )
     assert found.fitting == ("b",)

@@ -5,7 +5,17 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from placekit import ZONE, asking, claim, kind, node, pod, seen, stock, using
+from placekit import (
+    ZONE,
+    claim,
+    make_snapshot,
+    make_storage,
+    make_storage_class,
+    node,
+    pod,
+    spec_requesting,
+    spec_with_claims,
+)
 from properties import examples
 
 from tensile.policy.placement.placement import MOST, capacity_for, examine, fill, put, replica
@@ -27,7 +37,7 @@ def by_hand(wanted: dict, snapshot: Snapshot, limit: int) -> int:
 
 def drawn(chance: Random) -> tuple[dict, Snapshot]:
     """Return a random pod, and the snapshot of nodes with pods."""
-    asked = {"cpu": chance.choice(("100m", "1", "1500m")), "memory": chance.choice(("64Mi", "1Gi"))}
+    requests = {"cpu": chance.choice(("100m", "1", "1500m")), "memory": chance.choice(("64Mi", "1Gi"))}
     nodes = [
         node(
             f"n{number}",
@@ -39,10 +49,11 @@ def drawn(chance: Random) -> tuple[dict, Snapshot]:
         for number in range(chance.randint(1, 5))
     ]
     there = [
-        pod(f"r{number}", asking(cpu="700m"), on=f"n{number % len(nodes)}") for number in range(chance.randint(0, 6))
+        pod(f"r{number}", spec_requesting(cpu="700m"), on=f"n{number % len(nodes)}")
+        for number in range(chance.randint(0, 6))
     ]
-    spec = asking(**asked) | ({"nodeSelector": {"disk": "a"}} if chance.random() < 0.4 else {})
-    return pod(spec=spec), seen(nodes, there)
+    spec = spec_requesting(**requests) | ({"nodeSelector": {"disk": "a"}} if chance.random() < 0.4 else {})
+    return pod(spec=spec), make_snapshot(nodes, there)
 
 
 @examples(200)
@@ -62,13 +73,13 @@ def test_fill_equals_a_placement_one_by_one(seed: int) -> None:
 
 def test_fill_stops_at_the_given_limit() -> None:
     """The result reports that more may fit."""
-    found = fill(pod_of(pod(spec=asking(cpu="1"))), seen([node("a"), node("b")]), 5)
+    found = fill(pod_of(pod(spec=spec_requesting(cpu="1"))), make_snapshot([node("a"), node("b")]), 5)
     assert (found.total, found.more) == (5, True)
 
 
 def test_pods_without_requests_use_pod_slots() -> None:
     """As many fit as the nodes have slots."""
-    found = fill(pod_of(pod()), seen([node("a", pods="3"), node("b", pods="2")]))
+    found = fill(pod_of(pod()), make_snapshot([node("a", pods="3"), node("b", pods="2")]))
     assert found.counts == {"a": 3, "b": 2}
     assert found.next_result.message == "0/2 nodes are available: 2 Too many pods."
 
@@ -76,7 +87,7 @@ def test_pods_without_requests_use_pod_slots() -> None:
 def test_one_pod_with_a_host_port_fits_on_each_node() -> None:
     """A second one would have a port conflict."""
     spec = {"containers": [{"name": "m", "ports": [{"hostPort": 80}]}]}
-    assert fill(pod_of(pod(spec=spec)), seen([node("a"), node("b")])).counts == {"a": 1, "b": 1}
+    assert fill(pod_of(pod(spec=spec)), make_snapshot([node("a"), node("b")])).counts == {"a": 1, "b": 1}
 
 
 def apart(app: str) -> dict:
@@ -88,7 +99,7 @@ def apart(app: str) -> dict:
 def test_one_replica_with_anti_affinity_fits_on_each_host() -> None:
     """There are no more than that."""
     wanted = pod_of(pod(spec=apart("web"), labels={"app": "web"}))
-    found = fill(wanted, seen([node("a"), node("b"), node("c")]))
+    found = fill(wanted, make_snapshot([node("a"), node("b"), node("c")]))
     assert found.counts == {"a": 1, "b": 1, "c": 1}
     assert not found.more
 
@@ -101,46 +112,50 @@ def test_spread_replicas_are_limited_by_the_smaller_zone() -> None:
         "whenUnsatisfiable": "DoNotSchedule",
         "labelSelector": {"matchLabels": {"app": "web"}},
     }
-    wanted = pod_of(pod(spec={"topologySpreadConstraints": [constraint], **asking(cpu="1")}, labels={"app": "web"}))
-    found = fill(wanted, seen([node("a", labels={ZONE: "1"}, cpu="8"), node("b", labels={ZONE: "2"}, cpu="2")]))
+    wanted = pod_of(
+        pod(spec={"topologySpreadConstraints": [constraint], **spec_requesting(cpu="1")}, labels={"app": "web"})
+    )
+    found = fill(
+        wanted, make_snapshot([node("a", labels={ZONE: "1"}, cpu="8"), node("b", labels={ZONE: "2"}, cpu="2")])
+    )
     assert found.counts == {"a": 3, "b": 2}
 
 
 def test_one_pod_fits_with_a_read_write_once_pod_claim() -> None:
     """A second pod cannot use the claim."""
     alone = claim(storageClassName="later", accessModes=["ReadWriteOncePod"])
-    storage = stock(claims=[alone], classes=[kind()])
-    assert fill(pod_of(pod(spec=using("data"))), seen([node("a")], storage=storage)).total == 1
+    storage = make_storage(claims=[alone], classes=[make_storage_class()])
+    assert fill(pod_of(pod(spec=spec_with_claims("data"))), make_snapshot([node("a")], storage=storage)).total == 1
 
 
 def test_a_placement_one_by_one_stops_at_the_step_limit() -> None:
     """The result reports that more may fit."""
     wanted = pod_of(pod(spec=apart("other"), labels={"app": "web"}))
-    found = fill(wanted, seen([node("a", pods="5000")]), steps=20)
+    found = fill(wanted, make_snapshot([node("a", pods="5000")]), steps=20)
     assert (found.total, found.more) == (20, True)
     assert MOST == 1000
 
 
 def test_put_chooses_the_node_with_most_room() -> None:
     """The scarcest resource counts, and then the number of pods."""
-    snapshot = seen([node("a"), node("b")], [pod("r", asking(cpu="1"), on="a")])
-    assert put(pod_of(pod(spec=asking(cpu="1"))), snapshot) == "b"
-    empty = seen([node("a"), node("b")], [pod("r", on="a")])
+    snapshot = make_snapshot([node("a"), node("b")], [pod("r", spec_requesting(cpu="1"), on="a")])
+    assert put(pod_of(pod(spec=spec_requesting(cpu="1"))), snapshot) == "b"
+    empty = make_snapshot([node("a"), node("b")], [pod("r", on="a")])
     assert put(pod_of(pod()), empty) == "b"
 
 
 @pytest.mark.parametrize("cpu", ["5", "100"])
 def test_a_pod_that_fits_on_no_node_changes_nothing(cpu: str) -> None:
     """Neither put nor fill adds a pod."""
-    snapshot = seen([node("a")])
-    assert put(pod_of(pod(spec=asking(cpu=cpu))), snapshot) == ""
-    assert fill(pod_of(pod(spec=asking(cpu=cpu))), snapshot).total == 0
+    snapshot = make_snapshot([node("a")])
+    assert put(pod_of(pod(spec=spec_requesting(cpu=cpu))), snapshot) == ""
+    assert fill(pod_of(pod(spec=spec_requesting(cpu=cpu))), snapshot).total == 0
     assert snapshot.nodes["a"].pods == {}
 
 
 def test_room_is_the_smaller_of_resources_and_pod_slots() -> None:
     """A pod without requests is limited by the slots alone."""
-    (one,) = seen([node("a", pods="3")]).nodes.values()
-    assert capacity_for(one, pod_of(pod(spec=asking(cpu="1")))) == 3
-    assert capacity_for(one, pod_of(pod(spec=asking(cpu="3")))) == 1
+    (one,) = make_snapshot([node("a", pods="3")]).nodes.values()
+    assert capacity_for(one, pod_of(pod(spec=spec_requesting(cpu="1")))) == 3
+    assert capacity_for(one, pod_of(pod(spec=spec_requesting(cpu="3")))) == 1
     assert capacity_for(one, pod_of(pod())) == 3

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from placekit import ZONE, asking, node, on_hosts, pod, space, using
+from placekit import ZONE, make_namespace, node, on_hosts, pod, spec_requesting, spec_with_claims
 from placekit import claim as claimed
 from placekit import volume as stored
 
@@ -32,23 +32,25 @@ def spread(key: str) -> Manifest:
 
 def is_cured(wanted: Manifest, place: Manifest, **storage: list[Manifest]) -> bool:
     """Report whether only other pods exclude a pod from a node that has one, beside an empty node."""
-    there = pod("there", PORTS | {"containers": [PORTS["containers"][0] | asking(cpu="3")["containers"][0]]}, on="n")
+    there = pod(
+        "there", PORTS | {"containers": [PORTS["containers"][0] | spec_requesting(cpu="3")["containers"][0]]}, on="n"
+    )
     there["metadata"]["labels"] = {"app": "there"}
     nodes = [place, node("empty", labels={ZONE: "z"})]
-    seen = snapshot_of(nodes, [there], [space("default")], storage_of(**storage))
-    asked = pod_of(wanted)
-    prepared = prepare(asked, seen)
+    seen = snapshot_of(nodes, [there], [make_namespace("default")], storage_of(**storage))
+    wanted_pod = pod_of(wanted)
+    prepared = prepare(wanted_pod, seen)
     assert isinstance(prepared, list)
     reasons = first_reasons(seen.nodes["n"], [one.judge for _, one in prepared])
     assert reasons
-    return is_curable(asked, seen.nodes["n"], reasons)
+    return is_curable(wanted_pod, seen.nodes["n"], reasons)
 
 
 @pytest.mark.parametrize(
     "wanted",
     [
-        pod("room", asking(cpu="2")),
-        pod("all", asking(cpu="4")),
+        pod("room", spec_requesting(cpu="2")),
+        pod("all", spec_requesting(cpu="4")),
         pod("port", PORTS),
         pod("apart", company("podAntiAffinity")),
         pod("spread", spread(HOST), labels={"app": "there"}),
@@ -68,9 +70,9 @@ def test_a_full_number_of_pods_is_curable() -> None:
 @pytest.mark.parametrize(
     ("wanted", "place"),
     [
-        (pod("large", asking(cpu="5")), node("n")),
-        (pod("unknown", asking(**{"example.com/gpu": "1"})), node("n")),
-        (pod("both", asking(cpu="2", memory="9Gi")), node("n")),
+        (pod("large", spec_requesting(cpu="5")), node("n")),
+        (pod("unknown", spec_requesting(**{"example.com/gpu": "1"})), node("n")),
+        (pod("both", spec_requesting(cpu="2", memory="9Gi")), node("n")),
         (pod("cordoned"), node("n", spec={"unschedulable": True})),
         (pod("tainted"), node("n", spec={"taints": [{"key": "k", "effect": "NoSchedule"}]})),
         (pod("selected", {"nodeSelector": {"disk": "ssd"}}), node("n")),
@@ -88,4 +90,4 @@ def test_refusals_because_of_the_node_are_not_curable(wanted: Manifest, place: M
 def test_an_unreachable_volume_is_not_curable() -> None:
     """The volume cannot be reached from the node, regardless of other pods."""
     volume = stored("pv", phase="Bound", nodeAffinity=on_hosts("empty"))
-    assert not is_cured(pod("stored", using("data")), node("n"), claims=[BOUND], volumes=[volume])
+    assert not is_cured(pod("stored", spec_with_claims("data")), node("n"), claims=[BOUND], volumes=[volume])

@@ -21,7 +21,7 @@ from admissionkit import (
     term,
     terms,
 )
-from more_pods import CASES, CLUSTER, DISK, EMPTIED, GPU, Case
+from more_pods import CASES, CLUSTER, DISK, EMPTIED, GPU, PodCase
 
 from tensile.policy.webhook.admission import encoded, operations, prepared, terms_of
 from tensile.topology import parse
@@ -85,7 +85,7 @@ def test_defects_of_tensile_kube_are_corrected(case: Manifest) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_further_pods_have_the_expected_spec_and_annotation(case: Case) -> None:
+def test_further_pods_have_the_expected_spec_and_annotation(case: PodCase) -> None:
     """The spec keeps what the upper scheduler needs; the annotation is equal to the byte."""
     found = twice(pod(case.spec))
     assert selector_of(found) == case.annotation

@@ -33,7 +33,7 @@ UNTAINTED = topology("[{name: a, kubeconfig: a, node: {taints: []}}]")
 EMPTY = topology("[]")
 
 
-class Upper(DryRunCluster):
+class FailingUpperCluster(DryRunCluster):
     """An in-memory upper cluster whose next creates fail with these `errors`."""
 
     def __init__(self) -> None:
@@ -48,12 +48,12 @@ class Upper(DryRunCluster):
 
 
 @pytest.fixture
-def upper() -> Upper:
+def upper() -> FailingUpperCluster:
     """An in-memory upper cluster."""
-    return Upper()
+    return FailingUpperCluster()
 
 
-async def looked(upper: Upper, *topologies: Topology) -> float:
+async def looked(upper: FailingUpperCluster, *topologies: Topology) -> float:
     """Reconcile each of these topologies with one registration, and return the seconds until the next check."""
     registration = PolicyRegistration(upper, OWNER, "engine")
     rest = 0.0
@@ -63,19 +63,19 @@ async def looked(upper: Upper, *topologies: Topology) -> float:
     return rest
 
 
-def found(upper: Upper) -> list[Manifest | None]:
+def found(upper: FailingUpperCluster) -> list[Manifest | None]:
     """Return the stored policy and binding."""
     return [upper.find(ref.kind, "", ref.name) for ref in (policy_ref(EMPTY.name), binding_ref(EMPTY.name))]
 
 
-def is_for_every_pod(upper: Upper) -> bool:
+def is_for_every_pod(upper: FailingUpperCluster) -> bool:
     """Report whether the stored policy applies to every pod without a node."""
     stored = found(upper)[0]
     assert stored is not None
     return "== '' && (true))" in str(stored["spec"]["matchConditions"][0]["expression"])
 
 
-async def test_an_edit_of_the_taints_updates_the_existing_policy(upper: Upper) -> None:
+async def test_an_edit_of_the_taints_updates_the_existing_policy(upper: FailingUpperCluster) -> None:
     """Policy and binding keep their UIDs."""
     await looked(upper, topology())
     first = found(upper)
@@ -84,7 +84,7 @@ async def test_an_edit_of_the_taints_updates_the_existing_policy(upper: Upper) -
     assert [one and one["metadata"]["uid"] for one in found(upper)] == [one and one["metadata"]["uid"] for one in first]
 
 
-async def test_fields_that_another_client_added_to_the_policy_are_removed(upper: Upper) -> None:
+async def test_fields_that_another_client_added_to_the_policy_are_removed(upper: FailingUpperCluster) -> None:
     """A foreign selector in a nested field would exclude pods."""
     await looked(upper, topology())
     ours = found(upper)[0]
@@ -98,7 +98,7 @@ async def test_fields_that_another_client_added_to_the_policy_are_removed(upper:
     assert again["spec"] == ours["spec"]
 
 
-async def test_the_policy_does_not_apply_to_every_pod_if_real_nodes_exist(upper: Upper) -> None:
+async def test_the_policy_does_not_apply_to_every_pod_if_real_nodes_exist(upper: FailingUpperCluster) -> None:
     """A virtual node is recognized by its label, and every other node is real."""
     upper.place(NODE, {"metadata": {"name": "other", "labels": {"type": "virtual-kubelet"}}})
     await looked(upper, UNTAINTED)
@@ -108,14 +108,14 @@ async def test_the_policy_does_not_apply_to_every_pod_if_real_nodes_exist(upper:
     assert not is_for_every_pod(upper)
 
 
-async def test_the_policy_is_deleted_with_the_last_lower_cluster(upper: Upper) -> None:
+async def test_the_policy_is_deleted_with_the_last_lower_cluster(upper: FailingUpperCluster) -> None:
     """Both the policy and its binding are deleted."""
     await looked(upper, topology(), EMPTY)
     assert found(upper) == [None, None]
 
 
 async def test_a_policy_of_another_owner_is_never_changed_or_deleted(
-    upper: Upper, capsys: pytest.CaptureFixture[str]
+    upper: FailingUpperCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """If it differs from the required one, the log has the remedy."""
     other = {**policy(topology(), None, all_virtual=False), "spec": {"failurePolicy": "Fail"}}
@@ -129,7 +129,7 @@ async def test_a_policy_of_another_owner_is_never_changed_or_deleted(
 
 @pytest.mark.parametrize("all_virtual", [False, True])
 async def test_a_manually_applied_policy_is_accepted(
-    upper: Upper, *, all_virtual: bool, capsys: pytest.CaptureFixture[str]
+    upper: FailingUpperCluster, *, all_virtual: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Both forms are accepted, because the rendering command does not know the nodes of the cluster."""
     applied = (policy(UNTAINTED, None, all_virtual=all_virtual, own_namespace="engine"), binding(UNTAINTED, None))
@@ -141,7 +141,7 @@ async def test_a_manually_applied_policy_is_accepted(
 
 
 @pytest.mark.parametrize(
-    ("error", "rest", "words"),
+    ("error", "rest", "message"),
     [
         (NotFound("no such resource", status=404), CHECK_SECONDS, "does not serve MutatingAdmissionPolicy"),
         (Denied("no right to that", status=403), ERROR_SECONDS, "no right to that"),
@@ -149,18 +149,18 @@ async def test_a_manually_applied_policy_is_accepted(
     ],
 )
 async def test_a_failed_registration_is_logged_once_and_retried(
-    upper: Upper, error: TensileError, rest: float, words: str, capsys: pytest.CaptureFixture[str]
+    upper: FailingUpperCluster, error: TensileError, rest: float, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The apiserver may not serve the kind, a right may be missing, or the cluster may be unreachable."""
     upper.errors = [error, error]
     assert await looked(upper, topology(), topology()) == rest
     assert found(upper)[0] is None
-    assert capsys.readouterr().out.count(words) == 1
+    assert capsys.readouterr().out.count(message) == 1
     assert await looked(upper, topology()) == CHECK_SECONDS
     assert None not in found(upper)
 
 
-async def test_a_conflict_with_another_engine_is_retried_soon(upper: Upper) -> None:
+async def test_a_conflict_with_another_engine_is_retried_soon(upper: FailingUpperCluster) -> None:
     """The retry reads the object that the other engine created."""
     upper.errors = [AlreadyExists("there", status=409)]
     assert await looked(upper, topology()) == CONFLICT_SECONDS

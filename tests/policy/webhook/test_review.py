@@ -35,7 +35,7 @@ def review(obj: Any, version: str = "v1", **request: Any) -> bytes:
     return orjson.dumps({**kind, "request": {**basis, **request}})
 
 
-def asked(body: bytes) -> Manifest:
+def review_response(body: bytes) -> Manifest:
     """Return the response to a review."""
     found: Manifest = orjson.loads(answer(body, terms(PROVIDER)))
     return found
@@ -51,7 +51,7 @@ def patched(obj: Manifest, response: Manifest) -> Manifest:
 @pytest.mark.parametrize("version", ["v1", "v1beta1"])
 def test_both_review_versions_are_answered_in_their_own_version(version: str) -> None:
     """The response has the UID of the request, and its patch results in the prepared pod."""
-    found = asked(review(SELECTING, version))
+    found = review_response(review(SELECTING, version))
     assert (found["apiVersion"], found["kind"]) == (f"admission.k8s.io/{version}", "AdmissionReview")
     assert (found["response"]["uid"], found["response"]["allowed"]) == ("asked-1", True)
     assert selector_of(patched(SELECTING, found["response"])) == '{"nodeSelector":{"disk":"ssd"}}'
@@ -59,7 +59,7 @@ def test_both_review_versions_are_answered_in_their_own_version(version: str) ->
 
 def test_the_response_does_not_repeat_the_request() -> None:
     """The request may contain secret values."""
-    assert set(asked(review(SELECTING))) == {"apiVersion", "kind", "response"}
+    assert set(review_response(review(SELECTING))) == {"apiVersion", "kind", "response"}
 
 
 @pytest.mark.parametrize(
@@ -76,13 +76,13 @@ def test_the_response_does_not_repeat_the_request() -> None:
 )
 def test_objects_that_are_not_handled_are_allowed_without_a_patch(question: bytes) -> None:
     """The webhook never refuses an object."""
-    assert asked(question)["response"] == {"uid": "asked-1", "allowed": True}
+    assert review_response(question)["response"] == {"uid": "asked-1", "allowed": True}
 
 
 @pytest.mark.parametrize("odd", [{"nodeSelector": ["disk"]}, {"tolerations": "all"}, {"affinity": {"nodeAffinity": 1}}])
 def test_a_malformed_pod_is_allowed_with_a_warning(odd: Manifest) -> None:
     """The apiserver will report the fault, and the webhook must not make a creation fail."""
-    response = asked(review(pod(odd)))["response"]
+    response = review_response(review(pod(odd)))["response"]
     assert (response["allowed"], "patch" in response) == (True, False)
     assert response["warnings"][0].startswith("the pod is not mutated for virtual nodes: ")
 
@@ -90,7 +90,7 @@ def test_a_malformed_pod_is_allowed_with_a_warning(odd: Manifest) -> None:
 def test_a_pod_with_an_infinite_number_is_allowed_with_a_warning() -> None:
     """The number cannot be encoded as JSON, so it must not reach the response."""
     body = review(pod({"tolerations": [{"key": "number"}]})).replace(b'"number"', b'"a","x":1e400')
-    response = asked(body)["response"]
+    response = review_response(body)["response"]
     assert (response["allowed"], "patch" in response) == (True, False)
     assert "infinity" in response["warnings"][0]
 
@@ -137,13 +137,13 @@ def test_large_pods_are_allowed_with_a_short_response(size: int) -> None:
 def test_a_large_pod_that_did_not_opt_in_is_allowed_without_a_warning() -> None:
     """Its size does not matter."""
     large = pod({"affinity": required(*[term(requirement("k"))] * 2_000)}, labels={}, annotations={"a": "x" * 300_000})
-    assert asked(review(large))["response"] == {"uid": "asked-1", "allowed": True}
+    assert review_response(review(large))["response"] == {"uid": "asked-1", "allowed": True}
 
 
 def test_an_ignored_cluster_selector_annotation_is_a_warning() -> None:
     """The requirements in the spec replace it, so this warning is its author's only information."""
     given_pod = pod({"nodeSelector": {"disk": "ssd"}}, annotations={"clusterSelector": '{"x":1e400}'})
-    response = asked(review(given_pod))["response"]
+    response = review_response(review(given_pod))["response"]
     assert selector_of(patched(given_pod, response)) == '{"nodeSelector":{"disk":"ssd"}}'
     assert response["warnings"][0].startswith("annotation clusterSelector is ignored: number is infinity")
 

@@ -6,7 +6,7 @@ from typing import Any
 from admissionkit import PROVIDER, VK_A, VK_B, pod, terms
 from hypothesis import given
 from hypothesis import strategies as st
-from podkit import place
+from podkit import lower_context
 from properties import examples
 
 from tensile.kubelet.pods.lower_context import scheduling_fields
@@ -34,7 +34,7 @@ def values_of(pool: Any) -> st.SearchStrategy[list[str]]:
     return st.lists(st.sampled_from(list(pool)), min_size=1, max_size=2, unique=True)
 
 
-def asked(pools: dict[str, Any]) -> st.SearchStrategy[Manifest]:
+def draw_requirement(pools: dict[str, Any]) -> st.SearchStrategy[Manifest]:
     """Draw a requirement on one of the keys."""
     keys = st.sampled_from(sorted(pools))
     valued = keys.flatmap(
@@ -54,8 +54,8 @@ BY_NAME = st.one_of(
     ),
 )
 COUNTED = st.just({"key": "cores", "operator": "Gt", "values": ["4"]})
-PURE = asked(BELOW) | COUNTED
-ANY = PURE | asked(ABOVE) | BY_NAME
+PURE = draw_requirement(BELOW) | COUNTED
+ANY = PURE | draw_requirement(ABOVE) | BY_NAME
 
 
 def affinities(requirements: st.SearchStrategy[Manifest]) -> st.SearchStrategy[Manifest]:
@@ -83,10 +83,10 @@ def specs(labels: dict[str, Any], requirements: st.SearchStrategy[Manifest]) -> 
     return st.fixed_dictionaries({}, optional=parts)
 
 
-def below(found: Manifest, node: str) -> Manifest:
+def lower_requirements(found: Manifest, node: str) -> Manifest:
     """Return the node requirements of the lower pod behind a virtual node."""
     keys = {"ignore_selector_keys": frozenset({"clusterID"}), "virtual_nodes": NODES, "taints": (PROVIDER,)}
-    return scheduling_fields(found, place(node_name=node, node_labels=VIRTUAL[node], **keys))
+    return scheduling_fields(found, lower_context(node_name=node, node_labels=VIRTUAL[node], **keys))
 
 
 @examples(2_000)
@@ -96,7 +96,7 @@ def test_requirements_on_lower_nodes_are_restored_unchanged(spec: Manifest) -> N
     prepared_pod = prepared(pod(spec), terms(PROVIDER))
     expected = {**spec, "tolerations": for_lower(spec.get("tolerations") or (), (PROVIDER,))}
     for node in VIRTUAL:
-        assert below(prepared_pod, node) == {field: value for field, value in expected.items() if value}
+        assert lower_requirements(prepared_pod, node) == {field: value for field, value in expected.items() if value}
 
 
 def accepts(spec: Manifest, virtual: str, real: str) -> bool:
@@ -112,9 +112,11 @@ def accepts(spec: Manifest, virtual: str, real: str) -> bool:
 def _holds(term: Manifest, virtual: str, real: str) -> bool:
     """Report whether a term holds, each requirement on its side; a name to avoid is avoided on both sides."""
     halves = split_term(term, KEYS, NODES)
-    above = {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [halves.upper]}}}} if halves.upper else {}
+    upper_object = (
+        {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [halves.upper]}}}} if halves.upper else {}
+    )
     lower = {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [halves.lower]}}}} if halves.lower else {}
-    return meets(above, virtual, VIRTUAL[virtual]) and meets(lower, real, REAL[real])
+    return meets(upper_object, virtual, VIRTUAL[virtual]) and meets(lower, real, REAL[real])
 
 
 @examples(500)
@@ -123,7 +125,9 @@ def test_both_schedulers_accept_exactly_the_nodes_that_the_author_allowed(spec: 
     """Every virtual node is checked with every lower node behind it."""
     found = prepared(pod(spec), terms(PROVIDER))
     for virtual, real in product(VIRTUAL, REAL):
-        passes = meets(found["spec"], virtual, VIRTUAL[virtual]) and meets(below(found, virtual), real, REAL[real])
+        passes = meets(found["spec"], virtual, VIRTUAL[virtual]) and meets(
+            lower_requirements(found, virtual), real, REAL[real]
+        )
         assert passes == accepts(spec, virtual, real), (virtual, real)
 
 
@@ -136,7 +140,7 @@ def test_a_pod_without_the_webhook_has_the_same_lower_requirements(spec: Manifes
     for virtual in VIRTUAL:
         if not any(accepts(spec, virtual, real) for real in REAL):
             continue
-        one, other = below(found, virtual), below(given_pod, virtual)
+        one, other = lower_requirements(found, virtual), lower_requirements(given_pod, virtual)
         for real, shown in REAL.items():
             assert meets(one, real, shown) == meets(other, real, shown)
         assert one.get("tolerations") == other.get("tolerations")

@@ -17,9 +17,9 @@ import orjson
 import pytest
 import pytest_asyncio
 from admissionkit import VK_B
-from answering import Answering
-from filekit import heard
-from hookkit import INSIDE, NAME, Scene, scene
+from answering import FakeCluster
+from filekit import wait_for_watcher
+from hookkit import INSIDE, NAME, WebhookHarness, webhook_harness
 
 from bench.kit.spareports import spare_port
 from tensile.errors import Denied, TensileError, Unreachable
@@ -42,16 +42,18 @@ POD = {
 
 
 @pytest_asyncio.fixture
-async def here(tmp_path: Path) -> AsyncIterator[Scene]:
+async def webhook(tmp_path: Path) -> AsyncIterator[WebhookHarness]:
     """A webhook server with an empty cluster."""
-    async with scene(tmp_path) as made:
+    async with webhook_harness(tmp_path) as made:
         yield made
 
 
-async def asked(of: Scene, body: bytes, method: str = "POST", path: str = "/anything") -> tuple[int, bytes]:
+async def send_request(
+    of: WebhookHarness, body: bytes, method: str = "POST", path: str = "/anything"
+) -> tuple[int, bytes]:
     """Send a request that trusts the registered CA, and return the status and the body of the response."""
     trusted = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    trusted.load_verify_locations(cadata=of.trusted().decode())
+    trusted.load_verify_locations(cadata=of.ca_bundle().decode())
     url = f"https://127.0.0.1:{of.port}{path}"
     sent = {"data": BytesIO(body), "ssl": trusted}
     async with aiohttp.ClientSession() as session, session.request(method, url, **sent) as response:
@@ -64,33 +66,35 @@ def review(pod: dict[str, Any] | None = None) -> bytes:
     return orjson.dumps({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request})
 
 
-async def test_the_webhook_is_registered_after_it_has_called_itself(here: Scene) -> None:
+async def test_the_webhook_is_registered_after_it_has_called_itself(webhook: WebhookHarness) -> None:
     """The configuration has its own CA, and a second check writes nothing."""
-    await here.server.serve(here.topology())
-    assert here.registered() is None
-    assert await here.server.reconcile() == CHECK_SECONDS
-    found = here.registered()
+    await webhook.server.serve(webhook.topology())
+    assert webhook.registered() is None
+    assert await webhook.server.reconcile() == CHECK_SECONDS
+    found = webhook.registered()
     assert found is not None
-    assert found["webhooks"][0]["clientConfig"]["url"].endswith(f":{here.port}/mutate")
-    status, said = await asked(here, review())
-    response = orjson.loads(said)["response"]
+    assert found["webhooks"][0]["clientConfig"]["url"].endswith(f":{webhook.port}/mutate")
+    status, review_response = await send_request(webhook, review())
+    response = orjson.loads(review_response)["response"]
     assert (status, response["allowed"], "patch" in response) == (200, True, True)
     version = found["metadata"]["resourceVersion"]
-    await here.server.reconcile()
-    assert (here.registered() or {})["metadata"]["resourceVersion"] == version
+    await webhook.server.reconcile()
+    assert (webhook.registered() or {})["metadata"]["resourceVersion"] == version
 
 
-async def test_other_requests_have_their_own_status(here: Scene) -> None:
+async def test_other_requests_have_their_own_status(webhook: WebhookHarness) -> None:
     """A malformed review is 400, another method 405, a large body 413, and the health check 200."""
-    await here.begin()
-    status, said = await asked(here, b"{")
-    assert (status, said[:39]) == (400, b"the request is not an AdmissionReview: ")
-    assert (await asked(here, b"", "GET"))[0] == 405
-    assert await asked(here, b"", "GET", "/healthz") == (200, b"ok")
-    assert (await asked(here, b"x" * (5 << 20)))[0] == 413
+    await webhook.start()
+    status, review_response = await send_request(webhook, b"{")
+    assert (status, review_response[:39]) == (400, b"the request is not an AdmissionReview: ")
+    assert (await send_request(webhook, b"", "GET"))[0] == 405
+    assert await send_request(webhook, b"", "GET", "/healthz") == (200, b"ok")
+    assert (await send_request(webhook, b"x" * (5 << 20)))[0] == 413
 
 
-async def listening(of: Scene, answer: Callable[[bytes], bytes], **given: float) -> tuple[WebhookListener, bytes]:
+async def listening(
+    of: WebhookHarness, answer: Callable[[bytes], bytes], **given: float
+) -> tuple[WebhookListener, bytes]:
     """Start a listener with another answer function, and return it with the certificate to trust."""
     pair = self_signed("x", "127.0.0.1", ["127.0.0.1"], of.now, timedelta(days=1))
     made = WebhookListener(pair, answer, **given)
@@ -98,9 +102,9 @@ async def listening(of: Scene, answer: Callable[[bytes], bytes], **given: float)
     return made, pair.certificate
 
 
-async def test_an_announced_body_that_is_not_sent_times_out(here: Scene) -> None:
+async def test_an_announced_body_that_is_not_sent_times_out(webhook: WebhookHarness) -> None:
     """Such a client holds a connection for a few seconds only."""
-    made, trusted = await listening(here, bytes, patience=2.0)
+    made, trusted = await listening(webhook, bytes, patience=2.0)
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     tls.load_verify_locations(cadata=trusted.decode())
     reader, writer = await asyncio.open_connection("127.0.0.1", made.port, ssl=tls)
@@ -111,20 +115,20 @@ async def test_an_announced_body_that_is_not_sent_times_out(here: Scene) -> None
     await made.close()
 
 
-async def test_a_defect_is_answered_with_an_internal_error(here: Scene) -> None:
+async def test_a_defect_is_answered_with_an_internal_error(webhook: WebhookHarness) -> None:
     """The apiserver continues without the webhook's answer."""
 
     def broken(_body: bytes) -> bytes:
         """Raise an unexpected error."""
         raise ZeroDivisionError("of the pod")
 
-    made, trusted = await listening(here, broken)
+    made, trusted = await listening(webhook, broken)
     with pytest.raises(TensileError, match="HTTP 500"):
         await call(f"https://127.0.0.1:{made.port}/", trusted)
     await made.close()
 
 
-async def test_a_long_response_to_the_test_call_is_read_completely(here: Scene) -> None:
+async def test_a_long_response_to_the_test_call_is_read_completely(webhook: WebhookHarness) -> None:
     """A single read returns only the part that has arrived."""
 
     def long(body: bytes) -> bytes:
@@ -132,75 +136,75 @@ async def test_a_long_response_to_the_test_call_is_read_completely(here: Scene) 
         answer = {"uid": orjson.loads(body)["request"]["uid"], "allowed": True}
         return orjson.dumps({"warnings": "x" * 1_000_000, "response": answer})
 
-    made, trusted = await listening(here, long)
+    made, trusted = await listening(webhook, long)
     await call(f"https://127.0.0.1:{made.port}/", trusted)
     await made.close()
 
 
-async def test_a_large_review_is_answered(here: Scene) -> None:
+async def test_a_large_review_is_answered(webhook: WebhookHarness) -> None:
     """The pod has an annotation of two MiB."""
-    await here.begin()
+    await webhook.start()
     large = {**POD, "metadata": {**POD["metadata"], "annotations": {"a": "x" * (2 << 20)}}}
-    assert (await asked(here, review(large)))[0] == 200
+    assert (await send_request(webhook, review(large)))[0] == 200
 
 
-async def test_an_unreachable_webhook_is_not_registered(here: Scene) -> None:
+async def test_an_unreachable_webhook_is_not_registered(webhook: WebhookHarness) -> None:
     """A wrong address would delay every creation by the timeout; the registration is retried."""
-    await here.server.serve(here.topology(url=f"https://127.0.0.1:{spare_port()}/"))
-    assert await here.server.reconcile() == ERROR_SECONDS
-    assert here.registered() is None
-    await here.begin()
-    assert here.registered() is not None
+    await webhook.server.serve(webhook.topology(url=f"https://127.0.0.1:{spare_port()}/"))
+    assert await webhook.server.reconcile() == ERROR_SECONDS
+    assert webhook.registered() is None
+    await webhook.start()
+    assert webhook.registered() is not None
 
 
-async def test_a_webhook_without_an_address_is_served_but_not_registered(here: Scene) -> None:
+async def test_a_webhook_without_an_address_is_served_but_not_registered(webhook: WebhookHarness) -> None:
     """A user may register it manually."""
-    topology = here.topology()
+    topology = webhook.topology()
     nowhere = topology.model_copy(update={"webhook": topology.webhook.model_copy(update={"url": None})})
-    await here.server.serve(nowhere)
-    await here.server.reconcile()
-    assert here.registered() is None
-    assert here.server.port == here.port
+    await webhook.server.serve(nowhere)
+    await webhook.server.reconcile()
+    assert webhook.registered() is None
+    assert webhook.server.port == webhook.port
 
 
-async def test_a_configuration_of_another_owner_is_neither_changed_nor_deleted(here: Scene) -> None:
+async def test_a_configuration_of_another_owner_is_neither_changed_nor_deleted(webhook: WebhookHarness) -> None:
     """It also stays when the webhook is disabled."""
-    there = here.upper.place(MUTATING_WEBHOOK, {"metadata": {"name": NAME}, "webhooks": []})
-    assert await here.begin() == ERROR_SECONDS
-    await here.server.serve(here.topology(enabled=False))
-    assert await here.server.reconcile() is None
-    assert here.registered() == there
+    there = webhook.upper.place(MUTATING_WEBHOOK, {"metadata": {"name": NAME}, "webhooks": []})
+    assert await webhook.start() == ERROR_SECONDS
+    await webhook.server.serve(webhook.topology(enabled=False))
+    assert await webhook.server.reconcile() is None
+    assert webhook.registered() == there
 
 
-async def test_a_disabled_webhook_is_unregistered_and_not_served(here: Scene) -> None:
+async def test_a_disabled_webhook_is_unregistered_and_not_served(webhook: WebhookHarness) -> None:
     """Otherwise every creation would wait for the timeout; it is registered again when it is enabled."""
-    await here.begin()
-    await here.server.serve(here.topology(enabled=False))
-    assert await here.server.reconcile() is None
-    assert here.registered() is None
+    await webhook.start()
+    await webhook.server.serve(webhook.topology(enabled=False))
+    assert await webhook.server.reconcile() is None
+    assert webhook.registered() is None
     with pytest.raises(OSError, match=r"."):
-        await asyncio.open_connection("127.0.0.1", here.port)
-    await here.begin()
-    assert here.registered() is not None
+        await asyncio.open_connection("127.0.0.1", webhook.port)
+    await webhook.start()
+    assert webhook.registered() is not None
 
 
-async def test_an_engine_that_stops_keeps_the_registration(here: Scene) -> None:
+async def test_an_engine_that_stops_keeps_the_registration(webhook: WebhookHarness) -> None:
     """This or another engine will start again, and the apiserver continues without an answer until then."""
-    await here.begin()
-    await here.server.close()
-    assert here.registered() is not None
+    await webhook.start()
+    await webhook.server.close()
+    assert webhook.registered() is not None
 
 
-async def test_a_changed_registration_is_corrected(here: Scene) -> None:
+async def test_a_changed_registration_is_corrected(webhook: WebhookHarness) -> None:
     """For example, failure policy Fail would make creations fail."""
-    await here.begin()
-    found = here.registered() or {}
-    here.upper.place(MUTATING_WEBHOOK, {**found, "webhooks": [{**found["webhooks"][0], "failurePolicy": "Fail"}]})
-    await here.server.reconcile()
-    assert (here.registered() or {})["webhooks"][0]["failurePolicy"] == "Ignore"
+    await webhook.start()
+    found = webhook.registered() or {}
+    webhook.upper.place(MUTATING_WEBHOOK, {**found, "webhooks": [{**found["webhooks"][0], "failurePolicy": "Fail"}]})
+    await webhook.server.reconcile()
+    assert (webhook.registered() or {})["webhooks"][0]["failurePolicy"] == "Ignore"
 
 
-def files(of: Scene, directory: Path) -> KeyPair:
+def files(of: WebhookHarness, directory: Path) -> KeyPair:
     """Write a certificate and its key, as another issuer would."""
     pair = self_signed("someone", "hook", ["127.0.0.1"], of.now, timedelta(days=5))
     (directory / "hook.crt").write_bytes(pair.certificate)
@@ -208,211 +212,215 @@ def files(of: Scene, directory: Path) -> KeyPair:
     return pair
 
 
-def changed(of: Scene, directory: Path) -> AbstractAsyncContextManager[None]:
+def changed(of: WebhookHarness, directory: Path) -> AbstractAsyncContextManager[None]:
     """Wait until the file watcher has observed a change of the files made in this context."""
-    return heard(of.watcher, directory / "hook.crt", directory / "hook.key")
+    return wait_for_watcher(of.watcher, directory / "hook.crt", directory / "hook.key")
 
 
 FILES = ", tlsCertFile: hook.crt, tlsKeyFile: hook.key"
 
 
-async def test_certificate_files_are_used_and_watched(here: Scene, tmp_path: Path) -> None:
+async def test_certificate_files_are_used_and_watched(webhook: WebhookHarness, tmp_path: Path) -> None:
     """A renewed pair is trusted before it is served, and the former one a while longer; half a pair has no effect."""
-    files(here, tmp_path)
-    await here.begin(FILES)
-    first = await here.shown()
-    async with changed(here, tmp_path):
+    files(webhook, tmp_path)
+    await webhook.start(FILES)
+    first = await webhook.served_certificate()
+    async with changed(webhook, tmp_path):
         (tmp_path / "hook.key").write_bytes(b"half")
-    assert await here.server.reconcile() == ERROR_SECONDS
-    assert await here.shown() == first
-    async with changed(here, tmp_path):
-        files(here, tmp_path)
-    await here.server.reconcile()
-    assert (here.trusts(), await here.shown()) == (2, first)
-    here.add_after(seconds=OVERLAP)
-    await here.server.reconcile()
-    assert (here.trusts(), await here.shown() == first) == (2, False)
-    await here.heard()
-    here.add_after(seconds=OVERLAP)
-    await here.server.reconcile()
-    assert here.trusts() == 1
+    assert await webhook.server.reconcile() == ERROR_SECONDS
+    assert await webhook.served_certificate() == first
+    async with changed(webhook, tmp_path):
+        files(webhook, tmp_path)
+    await webhook.server.reconcile()
+    assert (webhook.count_trusted_cas(), await webhook.served_certificate()) == (2, first)
+    webhook.advance(seconds=OVERLAP)
+    await webhook.server.reconcile()
+    assert (webhook.count_trusted_cas(), await webhook.served_certificate() == first) == (2, False)
+    await webhook.call_webhook()
+    webhook.advance(seconds=OVERLAP)
+    await webhook.server.reconcile()
+    assert webhook.count_trusted_cas() == 1
 
 
-async def test_certificate_files_for_another_host_are_reported_and_not_served(here: Scene, tmp_path: Path) -> None:
+async def test_certificate_files_for_another_host_are_reported_and_not_served(
+    webhook: WebhookHarness, tmp_path: Path
+) -> None:
     """The apiserver would reject them, and admit every pod without the webhook."""
-    files(here, tmp_path)
-    await here.begin(FILES)
-    first = await here.shown()
-    pair = self_signed("someone", "hook", ["webhook.example.com"], here.now, timedelta(days=5))
-    async with changed(here, tmp_path):
+    files(webhook, tmp_path)
+    await webhook.start(FILES)
+    first = await webhook.served_certificate()
+    pair = self_signed("someone", "hook", ["webhook.example.com"], webhook.now, timedelta(days=5))
+    async with changed(webhook, tmp_path):
         (tmp_path / "hook.crt").write_bytes(pair.certificate)
         (tmp_path / "hook.key").write_bytes(pair.key)
-    assert await here.server.reconcile() == ERROR_SECONDS
-    here.add_after(seconds=OVERLAP)
-    await here.server.reconcile()
-    assert (here.trusts(), await here.shown()) == (1, first)
+    assert await webhook.server.reconcile() == ERROR_SECONDS
+    webhook.advance(seconds=OVERLAP)
+    await webhook.server.reconcile()
+    assert (webhook.count_trusted_cas(), await webhook.served_certificate()) == (1, first)
     assert "hook.crt is for webhook.example.com, and the apiserver calls the webhook at 127.0.0.1" in " ".join(
-        here.server.unregistered
+        webhook.server.unregistered
     )
 
 
-async def test_a_service_is_refused_if_the_engine_runs_outside_the_cluster(here: Scene) -> None:
+async def test_a_service_is_refused_if_the_engine_runs_outside_the_cluster(webhook: WebhookHarness) -> None:
     """The Service's name cannot be resolved there; the message has the remedy."""
-    topology = here.topology()
+    topology = webhook.topology()
     service = ServiceRef(namespace=INSIDE, name="webhook")
     inside = topology.webhook.model_copy(update={"url": None, "service": service})
-    await here.server.serve(topology.model_copy(update={"webhook": inside}))
-    assert await here.server.reconcile() == ERROR_SECONDS
-    (words,) = here.server.unregistered
-    assert words.endswith("this engine runs outside the upper cluster: set webhook.url instead of webhook.service")
+    await webhook.server.serve(topology.model_copy(update={"webhook": inside}))
+    assert await webhook.server.reconcile() == ERROR_SECONDS
+    (message,) = webhook.server.unregistered
+    assert message.endswith("this engine runs outside the upper cluster: set webhook.url instead of webhook.service")
 
 
 @pytest.mark.parametrize("missing", ["hook.crt", "hook.key"])
 async def test_unusable_certificate_files_raise_an_error_with_their_name(
-    here: Scene, tmp_path: Path, missing: str
+    webhook: WebhookHarness, tmp_path: Path, missing: str
 ) -> None:
     """A file may be no certificate, missing or no regular file."""
-    files(here, tmp_path)
+    files(webhook, tmp_path)
     (tmp_path / missing).write_bytes(b"nothing")
     with pytest.raises(TensileError, match=rf"{missing}: it contains no "):
-        await here.server.serve(here.topology(FILES))
-    async with changed(here, tmp_path):
+        await webhook.server.serve(webhook.topology(FILES))
+    async with changed(webhook, tmp_path):
         (tmp_path / missing).unlink()
     with pytest.raises(TensileError, match=missing):
-        await here.server.serve(here.topology(FILES))
-    async with changed(here, tmp_path):
+        await webhook.server.serve(webhook.topology(FILES))
+    async with changed(webhook, tmp_path):
         os.mkfifo(tmp_path / missing)
     with pytest.raises(TensileError, match=rf"{missing}: cannot be read \(not a file\): name a regular file"):
-        await here.server.serve(here.topology(FILES))
+        await webhook.server.serve(webhook.topology(FILES))
 
 
-async def test_a_port_of_another_program_is_pending_until_it_is_free(here: Scene) -> None:
+async def test_a_port_of_another_program_is_pending_until_it_is_free(webhook: WebhookHarness) -> None:
     """The webhook is not registered until then, and needs no second edit afterwards."""
-    with socket.create_server(("127.0.0.1", here.port)):
-        with pytest.raises(TensileError, match=f"port {here.port} .*another program uses the port"):
-            await here.server.serve(here.topology())
-        assert await here.server.reconcile() == ERROR_SECONDS
-        (words,) = here.server.pending
-        assert "another program uses the port: stop that program, or set another webhook.port, also in" in words
-        assert words in here.server.waits()
-        assert (here.registered(), here.server.port) == (None, 0)
-    assert await here.server.reconcile() == CHECK_SECONDS
-    assert (here.server.pending, here.server.waits()) == ((), "")
-    assert (await asked(here, review()))[0] == 200
+    with socket.create_server(("127.0.0.1", webhook.port)):
+        with pytest.raises(TensileError, match=f"port {webhook.port} .*another program uses the port"):
+            await webhook.server.serve(webhook.topology())
+        assert await webhook.server.reconcile() == ERROR_SECONDS
+        (message,) = webhook.server.pending
+        assert "another program uses the port: stop that program, or set another webhook.port, also in" in message
+        assert message in webhook.server.waits()
+        assert (webhook.registered(), webhook.server.port) == (None, 0)
+    assert await webhook.server.reconcile() == CHECK_SECONDS
+    assert (webhook.server.pending, webhook.server.waits()) == ((), "")
+    assert (await send_request(webhook, review()))[0] == 200
 
 
-async def test_a_pending_port_is_cleared_when_the_webhook_is_disabled(here: Scene) -> None:
+async def test_a_pending_port_is_cleared_when_the_webhook_is_disabled(webhook: WebhookHarness) -> None:
     """Nothing waits for the port any more."""
-    with socket.create_server(("127.0.0.1", here.port)), pytest.raises(TensileError):
-        await here.server.serve(here.topology())
-    await here.server.serve(here.topology(enabled=False))
-    assert await here.server.reconcile() is None
-    assert (here.server.pending, here.server.waits(), here.server.port) == ((), "", 0)
+    with socket.create_server(("127.0.0.1", webhook.port)), pytest.raises(TensileError):
+        await webhook.server.serve(webhook.topology())
+    await webhook.server.serve(webhook.topology(enabled=False))
+    assert await webhook.server.reconcile() is None
+    assert (webhook.server.pending, webhook.server.waits(), webhook.server.port) == ((), "", 0)
 
 
-async def test_missing_certificate_files_of_an_edit_are_pending(here: Scene, tmp_path: Path) -> None:
+async def test_missing_certificate_files_of_an_edit_are_pending(webhook: WebhookHarness, tmp_path: Path) -> None:
     """The former certificate is served until the files exist."""
-    await here.begin()
-    before = await here.shown()
+    await webhook.start()
+    before = await webhook.served_certificate()
     with pytest.raises(TensileError, match=r"hook\.crt"):
-        await here.server.serve(here.topology(FILES))
-    assert await here.server.reconcile() == ERROR_SECONDS
-    assert "hook.crt" in here.server.pending[0]
-    assert await here.shown() == before
-    async with changed(here, tmp_path):
-        files(here, tmp_path)
-    await here.server.reconcile()
-    assert here.server.pending == ()
+        await webhook.server.serve(webhook.topology(FILES))
+    assert await webhook.server.reconcile() == ERROR_SECONDS
+    assert "hook.crt" in webhook.server.pending[0]
+    assert await webhook.served_certificate() == before
+    async with changed(webhook, tmp_path):
+        files(webhook, tmp_path)
+    await webhook.server.reconcile()
+    assert webhook.server.pending == ()
 
 
-async def test_a_new_address_is_registered_only_after_it_responds(here: Scene) -> None:
+async def test_a_new_address_is_registered_only_after_it_responds(webhook: WebhookHarness) -> None:
     """The certificate has both names under the same CA, and the former address stays registered until then."""
-    await here.begin()
-    former, trusted = await here.heard(), here.trusted()
-    assert await here.begin(url=f"https://nowhere.invalid:{here.port}/mutate") == ERROR_SECONDS
-    assert await here.heard() == former
-    (words,) = here.server.unregistered
-    assert words.startswith(f"the webhook is not registered as configured: https://nowhere.invalid:{here.port}/")
-    other = f"https://localhost:{here.port}/mutate"
-    assert await here.begin(url=other) == CHECK_SECONDS
-    assert here.server.unregistered == ()
-    assert (await here.heard(), here.trusted()) == (other, trusted)
+    await webhook.start()
+    former, trusted = await webhook.call_webhook(), webhook.ca_bundle()
+    assert await webhook.start(url=f"https://nowhere.invalid:{webhook.port}/mutate") == ERROR_SECONDS
+    assert await webhook.call_webhook() == former
+    (message,) = webhook.server.unregistered
+    assert message.startswith(f"the webhook is not registered as configured: https://nowhere.invalid:{webhook.port}/")
+    other = f"https://localhost:{webhook.port}/mutate"
+    assert await webhook.start(url=other) == CHECK_SECONDS
+    assert webhook.server.unregistered == ()
+    assert (await webhook.call_webhook(), webhook.ca_bundle()) == (other, trusted)
 
 
-async def test_outside_a_cluster_the_certificate_is_renewed_under_the_same_ca(here: Scene) -> None:
+async def test_outside_a_cluster_the_certificate_is_renewed_under_the_same_ca(webhook: WebhookHarness) -> None:
     """The registration does not change."""
-    here.add_after(days=-22)
-    await here.begin()
-    first, registered = await here.shown(), here.registered()
-    here.add_after(days=22)
-    await here.server.reconcile()
-    assert await here.shown() != first
-    assert here.registered() == registered
-    await here.heard()
+    webhook.advance(days=-22)
+    await webhook.start()
+    first, registered = await webhook.served_certificate(), webhook.registered()
+    webhook.advance(days=22)
+    await webhook.server.reconcile()
+    assert await webhook.served_certificate() != first
+    assert webhook.registered() == registered
+    await webhook.call_webhook()
 
 
-async def test_an_engine_outside_a_cluster_registers_a_new_ca_after_a_restart(here: Scene, tmp_path: Path) -> None:
+async def test_an_engine_outside_a_cluster_registers_a_new_ca_after_a_restart(
+    webhook: WebhookHarness, tmp_path: Path
+) -> None:
     """The key of the former CA was only in memory."""
-    await here.begin()
-    before = here.trusted()
-    async with scene(tmp_path, here.upper) as other:
-        await other.begin()
-        assert other.trusted() != before
-        assert other.trusts() == 1
-        await other.heard()
+    await webhook.start()
+    before = webhook.ca_bundle()
+    async with webhook_harness(tmp_path, webhook.upper) as other:
+        await other.start()
+        assert other.ca_bundle() != before
+        assert other.count_trusted_cas() == 1
+        await other.call_webhook()
 
 
-async def test_changed_selector_keys_apply_from_the_next_review(here: Scene) -> None:
+async def test_changed_selector_keys_apply_from_the_next_review(webhook: WebhookHarness) -> None:
     """A reload without other changes keeps the certificate."""
-    await here.begin()
-    before = await here.shown()
-    await here.server.serve(here.topology(", ignoreSelectorKeys: [disk]"))
-    assert await here.shown() == before
-    _, said = await asked(here, review())
-    assert b"disk" not in said
-    assert orjson.loads(said)["response"]["allowed"]
+    await webhook.start()
+    before = await webhook.served_certificate()
+    await webhook.server.serve(webhook.topology(", ignoreSelectorKeys: [disk]"))
+    assert await webhook.served_certificate() == before
+    _, review_response = await send_request(webhook, review())
+    assert b"disk" not in review_response
+    assert orjson.loads(review_response)["response"]["allowed"]
 
 
-async def test_the_selected_node_of_a_claim_is_read_from_the_store(here: Scene) -> None:
+async def test_the_selected_node_of_a_claim_is_read_from_the_store(webhook: WebhookHarness) -> None:
     """A claim that is not in the store has none."""
-    await here.server.serve(here.topology())
+    await webhook.server.serve(webhook.topology())
     claim = {"metadata": {"name": "data", "namespace": "default", "uid": "c", "resourceVersion": "2"}}
     noted = {**claim["metadata"], "annotations": {"volume.kubernetes.io/selected-node": VK_B}}
-    here.claims.put(orjson.dumps({**claim, "metadata": noted}))
-    assert here.server._node_of("default", "data") == VK_B
-    assert here.server._node_of("default", "other") == ""
+    webhook.claims.put(orjson.dumps({**claim, "metadata": noted}))
+    assert webhook.server._node_of("default", "data") == VK_B
+    assert webhook.server._node_of("default", "other") == ""
 
 
-async def test_a_pod_avoids_nodes_that_its_controllers_pods_left(here: Scene) -> None:
+async def test_a_pod_avoids_nodes_that_its_controllers_pods_left(webhook: WebhookHarness) -> None:
     """The eviction records of enabled descheduling count, and only for the same controller."""
     node = {"metadata": {"name": VK_B, "uid": "n", "resourceVersion": "1"}}
-    notes = encode_records([EvictionRecord("rs", "old", here.now, (VK_B,))])
-    here.nodes.put(orjson.dumps({"metadata": {**node["metadata"], "annotations": {TRIED: notes}}}))
+    notes = encode_records([EvictionRecord("rs", "old", webhook.now, (VK_B,))])
+    webhook.nodes.put(orjson.dumps({"metadata": {**node["metadata"], "annotations": {TRIED: notes}}}))
     lower = "name: b, kubeconfig: k, node: {name: " + VK_B + "}"
-    topology = here.topology(more="}\ndescheduler: {enabled: true")
-    await here.server.serve(topology.model_copy(update={"lowers": parse(HEAD + f"lowers: [{{{lower}}}]\n").lowers}))
-    await here.server.reconcile()
+    topology = webhook.topology(more="}\ndescheduler: {enabled: true")
+    await webhook.server.serve(topology.model_copy(update={"lowers": parse(HEAD + f"lowers: [{{{lower}}}]\n").lowers}))
+    await webhook.server.reconcile()
     owner = {"kind": "ReplicaSet", "name": "web", "uid": "rs", "controller": True}
     for uid, is_kept_off in (("rs", True), ("other", False)):
         pod = {**POD, "metadata": {**POD["metadata"], "ownerReferences": [{**owner, "uid": uid}]}}
-        _, said = await asked(here, review(pod))
-        patch = b64decode(orjson.loads(said)["response"]["patch"]).decode()
+        _, review_response = await send_request(webhook, review(pod))
+        patch = b64decode(orjson.loads(review_response)["response"]["patch"]).decode()
         assert ("NotIn" in patch and VK_B in patch) == is_kept_off
 
 
-async def test_run_reconciles_at_once_when_the_topology_changes(here: Scene) -> None:
+async def test_run_reconciles_at_once_when_the_topology_changes(webhook: WebhookHarness) -> None:
     """It does not wait for the remaining delay."""
-    heard: asyncio.Queue[bool] = asyncio.Queue()
+    calls: asyncio.Queue[bool] = asyncio.Queue()
     cache = Cache()
-    cache.subscribe(lambda delta: heard.put_nowait(delta.after is not None))
-    here.upper.follow(MUTATING_WEBHOOK, cache, bool)
-    await here.server.serve(here.topology())
-    running = asyncio.create_task(here.server.run())
+    cache.subscribe(lambda delta: calls.put_nowait(delta.after is not None))
+    webhook.upper.follow(MUTATING_WEBHOOK, cache, bool)
+    await webhook.server.serve(webhook.topology())
+    running = asyncio.create_task(webhook.server.run())
     try:
         async with asyncio.timeout(4):
-            assert await heard.get()
-            await here.server.serve(here.topology(enabled=False))
-            assert not await heard.get()
+            assert await calls.get()
+            await webhook.server.serve(webhook.topology(enabled=False))
+            assert not await calls.get()
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
@@ -423,20 +431,20 @@ async def test_a_failed_registration_does_not_stop_serving(
     tmp_path: Path, error: Exception, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It is retried, because another client may have registered the webhook; a remaining registration is logged."""
-    upper = Answering("")
-    async with scene(tmp_path, upper) as here:
-        upper.answer("read", error, error)
-        assert await here.begin() == ERROR_SECONDS
-        assert here.server.port == here.port
-        assert here.server.waits() == ""
-        await here.server.serve(here.topology(enabled=False))
-        assert await here.server.reconcile() == (ERROR_SECONDS if isinstance(error, Unreachable) else None)
+    upper = FakeCluster("")
+    async with webhook_harness(tmp_path, upper) as webhook:
+        upper.queue_responses("read", error, error)
+        assert await webhook.start() == ERROR_SECONDS
+        assert webhook.server.port == webhook.port
+        assert webhook.server.waits() == ""
+        await webhook.server.serve(webhook.topology(enabled=False))
+        assert await webhook.server.reconcile() == (ERROR_SECONDS if isinstance(error, Unreachable) else None)
     assert "the webhook registration may still exist" in capsys.readouterr().out
 
 
-async def test_a_test_call_fails_with_another_certificate(here: Scene) -> None:
+async def test_a_test_call_fails_with_another_certificate(webhook: WebhookHarness) -> None:
     """The webhook must have the certificate that is trusted."""
-    await here.server.serve(here.topology())
-    stranger = self_signed("x", "127.0.0.1", ["127.0.0.1"], here.now, timedelta(days=1))
+    await webhook.server.serve(webhook.topology())
+    stranger = self_signed("x", "127.0.0.1", ["127.0.0.1"], webhook.now, timedelta(days=1))
     with pytest.raises(TensileError, match="certificate verify failed"):
-        await call(f"https://127.0.0.1:{here.port}/", stranger.certificate)
+        await call(f"https://127.0.0.1:{webhook.port}/", stranger.certificate)

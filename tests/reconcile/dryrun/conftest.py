@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pytest
-from rehearsal_ground import ClusterUnderTest, prepared
+from dryrunkit import ClusterUnderTest, prepared_namespace
 
 from tensile.kube.client import HttpCluster
 from tensile.kube.credentials import from_kubeconfig
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(params=["rehearsal", pytest.param("real", marks=pytest.mark.real)])
-async def ground(request: pytest.FixtureRequest) -> AsyncIterator[ClusterUnderTest]:
+async def cluster_under_test(request: pytest.FixtureRequest) -> AsyncIterator[ClusterUnderTest]:
     """Yield the cluster under test: one in memory, where pods terminate slowly as without a kubelet, or a real one."""
     if request.param == "rehearsal":
-        async with prepared(DryRunCluster(UPPER, ends_pods=False, now=lambda: datetime.now(UTC))) as made:
+        async with prepared_namespace(DryRunCluster(UPPER, ends_pods=False, now=lambda: datetime.now(UTC))) as made:
             yield made
         return
     sandbox: Sandbox = request.getfixturevalue("sandbox")
     cluster = HttpCluster(UPPER, await from_kubeconfig(sandbox.directory / "upper.kubeconfig"))
     try:
-        async with prepared(cluster) as made:
+        async with prepared_namespace(cluster) as made:
             yield made
     finally:
         await cluster.close()

@@ -370,7 +370,7 @@ async def test_an_object_deleted_in_the_dry_run_is_not_read_from_the_cluster_beh
     assert orjson.loads(await cluster.read(A)) == made
 
 
-class Silent(DryRunCluster):
+class UnresponsiveCluster(DryRunCluster):
     """A cluster that responds to no read."""
 
     async def read(self, ref: Ref) -> bytes:
@@ -380,14 +380,14 @@ class Silent(DryRunCluster):
 
 async def test_an_error_of_the_cluster_behind_is_raised() -> None:
     """Nothing is created."""
-    cluster = rehearsal(behind=Silent("a", now=lambda: NOW))
+    cluster = rehearsal(behind=UnresponsiveCluster("a", now=lambda: NOW))
     with pytest.raises(Unreachable) as error:
         await cluster.create(A, config_map())
     assert (error.value.cluster, error.value.doing) == ("a", "create ConfigMap default/settings")
     assert cluster.find(CONFIG_MAP, "default", "settings") is None
 
 
-class Slow(DryRunCluster):
+class SlowReadCluster(DryRunCluster):
     """A cluster whose reads respond when they are released."""
 
     def __init__(self, name: str) -> None:
@@ -404,7 +404,7 @@ class Slow(DryRunCluster):
 
 async def test_of_two_concurrent_creations_one_succeeds() -> None:
     """This also holds while the cluster behind reads whether the name is free."""
-    real = Slow("a")
+    real = SlowReadCluster("a")
     cluster = rehearsal(behind=real)
     tries = [asyncio.create_task(cluster.create(A, config_map(labels={"l": which}))) for which in ("1", "2")]
     real.go.set()
@@ -417,7 +417,7 @@ async def test_of_two_concurrent_creations_one_succeeds() -> None:
 @pytest.mark.parametrize("stays", [True, False])
 async def test_a_change_in_the_dry_run_during_a_read_of_the_cluster_behind_counts(*, stays: bool) -> None:
     """An object that is created meanwhile is returned, and one that is created and removed is not found."""
-    real = Slow("a")
+    real = SlowReadCluster("a")
     real.place(CONFIG_MAP, config_map())
     cluster = rehearsal(behind=real)
     reading = asyncio.create_task(cluster.read(A))
@@ -436,7 +436,7 @@ async def test_a_change_in_the_dry_run_during_a_read_of_the_cluster_behind_count
 
 async def test_the_cluster_behind_is_read_once() -> None:
     """It is not read again for held objects, or for those that were deleted in the dry run."""
-    real = Slow("a")
+    real = SlowReadCluster("a")
     real.go.set()
     uid = real.place(CONFIG_MAP, config_map())["metadata"]["uid"]
     cluster = rehearsal(behind=real)

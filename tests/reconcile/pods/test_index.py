@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 import pytest
-from worldkit import OWNER_HERE, A, put, referring, twin, upper_pod, world
+from worldkit import OWNER_HERE, A, make_lower_pod, make_upper_pod, make_world, put, spec_with_references
 
 from tensile.kube.store import packed
 from tensile.names import FIELD_MANAGER
@@ -26,16 +26,16 @@ def _target(reason: str, status: str) -> Manifest:
 
 def test_a_digest_has_the_pods_bytes_and_its_facts() -> None:
     """The bytes are only decoded again by code that needs more than the facts."""
-    raw = orjson.dumps(upper_pod())
+    raw = orjson.dumps(make_upper_pod())
     for digest in (transform_upper_pod, transform_lower_pod):
         kept = digest(raw)
         assert kept.raw == raw
-        assert kept.facts == facts_of(upper_pod())
+        assert kept.facts == facts_of(make_upper_pod())
 
 
 def test_a_cached_pod_uses_little_more_memory_than_its_bytes() -> None:
     """Ten thousand pods are cached, so none may keep a work buffer alive."""
-    kept = transform_lower_pod(orjson.dumps(upper_pod(annotations={"note": "x" * 3000})))
+    kept = transform_lower_pod(orjson.dumps(make_upper_pod(annotations={"note": "x" * 3000})))
     tracemalloc.start()
     before, _ = tracemalloc.get_traced_memory()
     again = [packed(orjson.loads(kept.raw)) for _ in range(100)]
@@ -57,7 +57,7 @@ def test_only_the_needed_managed_fields_are_cached() -> None:
         {"manager": "kubectl", "operation": "Update", "subresource": "resize", "fieldsV1": both},
         {"manager": "kubelet", "operation": "Update", "subresource": "status", "fieldsV1": {"f:status": {}}},
     ]
-    raw = orjson.dumps(upper_pod(managedFields=books))
+    raw = orjson.dumps(make_upper_pod(managedFields=books))
     assert "managedFields" not in orjson.loads(transform_upper_pod(raw).raw)["metadata"]
     ours, theirs, resized = orjson.loads(transform_lower_pod(raw).raw)["metadata"]["managedFields"]
     assert ours == {**books[0], "fieldsV1": {"f:metadata": both["f:metadata"]}}
@@ -67,14 +67,14 @@ def test_only_the_needed_managed_fields_are_cached() -> None:
 
 def test_an_upper_pod_has_no_marks() -> None:
     """A new pod has no other facts either."""
-    facts = facts_of(upper_pod())
+    facts = facts_of(make_upper_pod())
     assert (facts.owner, facts.upper_uid) == ("", "")
     assert (facts.terminal, facts.terminating, facts.unrequested, facts.ran) == (False, False, False, False)
 
 
 def test_the_facts_of_a_lower_pod_have_its_owner_and_its_upper_uid() -> None:
     """They are in its label and its annotation."""
-    facts = facts_of(twin(upper_pod(uid="one")))
+    facts = facts_of(make_lower_pod(make_upper_pod(uid="one")))
     assert (facts.owner, facts.upper_uid) == (OWNER_HERE.mark, "one")
 
 
@@ -90,25 +90,25 @@ def test_the_facts_of_a_lower_pod_have_its_owner_and_its_upper_uid() -> None:
 )
 def test_the_phase_determines_whether_a_pod_is_terminal_and_has_run(phase: str, terminal: bool, ran: bool) -> None:  # noqa: FBT001 - parameters
     """Only Succeeded and Failed are terminal."""
-    facts = facts_of(upper_pod(status={"phase": phase}))
+    facts = facts_of(make_upper_pod(status={"phase": phase}))
     assert (facts.terminal, facts.ran) == (terminal, ran)
 
 
 def test_a_pending_pod_with_a_container_status_counts_as_run() -> None:
     """The lower cluster may be pulling its image, so it must not be created a second time."""
-    assert facts_of(upper_pod(status={"containerStatuses": [{"name": "main"}]})).ran
+    assert facts_of(make_upper_pod(status={"containerStatuses": [{"name": "main"}]})).ran
 
 
 def test_a_pod_without_a_status_has_not_run() -> None:
     """No client has written a status yet, so the pod counts as pending."""
-    pod = upper_pod()
+    pod = make_upper_pod()
     del pod["status"]
     assert not facts_of(pod).ran
 
 
 def test_a_pod_with_a_deletion_timestamp_is_terminating() -> None:
     """Its phase does not matter."""
-    assert facts_of(upper_pod(deletionTimestamp="2026-03-01T12:00:00Z")).terminating
+    assert facts_of(make_upper_pod(deletionTimestamp="2026-03-01T12:00:00Z")).terminating
 
 
 @pytest.mark.parametrize(
@@ -124,17 +124,17 @@ def test_a_pod_with_a_deletion_timestamp_is_terminating() -> None:
 )
 def test_a_deletion_by_kubernetes_because_of_the_node_was_not_requested(status: Manifest, unrequested: bool) -> None:  # noqa: FBT001 - a parameter
     """Taint manager and pod garbage collector react to a node, but a client decides about an eviction."""
-    assert facts_of(upper_pod(status=status)).unrequested is unrequested
+    assert facts_of(make_upper_pod(status=status)).unrequested is unrequested
 
 
 def test_pods_are_indexed_by_their_references() -> None:
     """The index has kind, namespace and name, and a deleted pod is removed from it."""
-    cache = world().lowers[A].upper_pods
-    spec = referring(config_maps=["settings"], secrets=["password"])
-    put(cache, upper_pod("one", spec), upper_pod("two", spec, namespace="other"), upper_pod("three"))
+    cache = make_world().lowers[A].upper_pods
+    spec = spec_with_references(config_maps=["settings"], secrets=["password"])
+    put(cache, make_upper_pod("one", spec), make_upper_pod("two", spec, namespace="other"), make_upper_pod("three"))
     assert [one.name for one in cache.select("reference", ("ConfigMap", "default", "settings"))] == ["one"]
     assert [one.name for one in cache.select("reference", ("Secret", "other", "password"))] == ["two"]
-    cache.remove(json.dumps(_gone(upper_pod("one", spec))).encode())
+    cache.remove(json.dumps(_gone(make_upper_pod("one", spec))).encode())
     assert cache.select("reference", ("ConfigMap", "default", "settings")) == ()
 
 
@@ -144,23 +144,23 @@ def _gone(pod: Manifest) -> Manifest:
 
 def test_pods_are_indexed_by_namespace() -> None:
     """Their references do not matter."""
-    cache = world().lowers[A].upper_pods
-    put(cache, upper_pod("one"), upper_pod("two", namespace="other"), upper_pod("three"))
+    cache = make_world().lowers[A].upper_pods
+    put(cache, make_upper_pod("one"), make_upper_pod("two", namespace="other"), make_upper_pod("three"))
     assert sorted(one.name for one in cache.select("namespace", "default")) == ["one", "three"]
 
 
 def test_living_pods_are_counted_by_namespace() -> None:
     """Pods that ended or are not mirrored need no objects in the lower cluster."""
-    cache = world().lowers[A].upper_pods
-    ended = upper_pod("ended", status={"phase": "Failed"})
-    put(cache, upper_pod("one"), ended, of_a("DaemonSet"), upper_pod("two", namespace="other"))
+    cache = make_world().lowers[A].upper_pods
+    ended = make_upper_pod("ended", status={"phase": "Failed"})
+    put(cache, make_upper_pod("one"), ended, of_a("DaemonSet"), make_upper_pod("two", namespace="other"))
     assert (cache.count("living", "default"), cache.count("living", "other")) == (1, 1)
 
 
 def of_a(kind: str, label: str = "", *, controller: bool = True) -> Manifest:
     """Return a pod with an owner of a kind and a value of the label virtual-pod."""
     owner = {"apiVersion": "apps/v1", "kind": kind, "name": "agent", "uid": "d", "controller": controller}
-    return upper_pod(ownerReferences=[owner], labels={"virtual-pod": label})
+    return make_upper_pod(ownerReferences=[owner], labels={"virtual-pod": label})
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def of_a(kind: str, label: str = "", *, controller: bool = True) -> Manifest:
 )
 def test_a_pod_without_a_controller_is_bare(owners: list[Manifest], *, bare: bool) -> None:
     """An owner that is no controller would not create the pod again."""
-    assert facts_of(upper_pod(ownerReferences=owners)).bare is bare
+    assert facts_of(make_upper_pod(ownerReferences=owners)).bare is bare
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_a_pod_without_a_controller_is_bare(owners: list[Manifest], *, bare: boo
         (of_a("DaemonSet", "true"), False),
         (of_a("DaemonSet", controller=False), False),
         (of_a("ReplicaSet"), False),
-        (upper_pod(), False),
+        (make_upper_pod(), False),
     ],
 )
 def test_a_daemon_sets_pod_is_a_daemon_pod_unless_its_label_requests_mirroring(pod: Manifest, daemon: bool) -> None:  # noqa: FBT001 - a parameter
@@ -190,22 +190,22 @@ def test_a_daemon_sets_pod_is_a_daemon_pod_unless_its_label_requests_mirroring(p
 @pytest.mark.parametrize(
     ("pod", "lives"),
     [
-        (upper_pod(), True),
-        (upper_pod(deletionTimestamp="2026-03-01T12:00:00Z"), True),
-        (upper_pod(status={"phase": "Failed"}), False),
-        (upper_pod(namespace="kube-system"), False),
+        (make_upper_pod(), True),
+        (make_upper_pod(deletionTimestamp="2026-03-01T12:00:00Z"), True),
+        (make_upper_pod(status={"phase": "Failed"}), False),
+        (make_upper_pod(namespace="kube-system"), False),
         (of_a("DaemonSet"), False),
     ],
     ids=["any", "being deleted", "ended", "excluded", "of a DaemonSet"],
 )
 def test_a_mirrored_pod_lives_in_the_lower_cluster_until_it_ends(pod: Manifest, lives: bool) -> None:  # noqa: FBT001 - a parameter
     """A pod of an excluded namespace or of a DaemonSet is not mirrored."""
-    entry = put(world().lowers[A].upper_pods, pod)
+    entry = put(make_world().lowers[A].upper_pods, pod)
     assert needs_lower_pod(entry, ["kube-system"]) is lives
 
 
 @pytest.mark.parametrize("optional", [False, True])
 def test_the_facts_have_the_pods_references(optional: Any) -> None:
     """Each reference has whether the pod starts without the object."""
-    facts = facts_of(upper_pod(spec=referring(secrets=["password"], optional=optional)))
+    facts = facts_of(make_upper_pod(spec=spec_with_references(secrets=["password"], optional=optional)))
     assert facts.references == {Reference("Secret", "password", optional)}

@@ -77,12 +77,12 @@ def test_the_schema_has_the_common_fields_with_references() -> None:
 
 def test_every_schema_field_with_a_name_like_a_reference_is_known() -> None:
     """A new field such as secretName of some volume fails this test, whatever its type is called."""
-    words = ("secret", "claim", "account", "configmap")
+    endings = ("secret", "claim", "account", "configmap")
     named = {
         f"{kind}.{field}"
         for kind, fields in FIELDS.items()
         for field, written in fields.items()
-        if written == "string" and any(word in field.lower() for word in words)
+        if written == "string" and any(word in field.lower() for word in endings)
     }
     assert named == {
         "AzureFileVolumeSource.secretName",

@@ -7,7 +7,7 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from podkit import place, pod
+from podkit import lower_context, pod
 from properties import examples
 
 from tensile.kubelet.pods.lower_context import lower_tolerations, scheduling_fields
@@ -130,7 +130,7 @@ JSON = st.recursive(
 @given(JSON)
 def test_scheduling_fields_are_computed_for_any_json_in_the_annotation(selector: Any) -> None:
     """No JSON that a client writes raises an error."""
-    assert isinstance(scheduling_fields(annotated(json.dumps(selector)), place()), dict)
+    assert isinstance(scheduling_fields(annotated(json.dumps(selector)), lower_context()), dict)
 
 
 NUMBERS = ["0", "-1", "0.5", "1e400", "-1e400", "1e-400", "1e30", str(2**63), str(2**64), str(-(2**70)), "9" * 400]
@@ -155,8 +155,8 @@ def test_all_readers_of_the_annotation_agree_on_invalid_text(text: str, inner: s
         upper["spec"]["tolerations"] = UNLIMITED
         upper["spec"]["nodeSelector"] = {"disk": "ssd"}
         assert (cluster_selector(upper) is None) == (cluster_selector_flaw(upper) != "")
-        assert orjson.dumps(to_lower_pod(upper, place()))
-        assert orjson.dumps(lower_tolerations(upper, place())) is not None
+        assert orjson.dumps(to_lower_pod(upper, lower_context()))
+        assert orjson.dumps(lower_tolerations(upper, lower_context())) is not None
         assert orjson.dumps([note.message for note in notes(upper)])
         assert orjson.dumps(prepared(upper, TERMS))
 
@@ -164,4 +164,4 @@ def test_all_readers_of_the_annotation_agree_on_invalid_text(text: str, inner: s
 @given(st.text())
 def test_scheduling_fields_are_computed_for_any_text_in_the_annotation(text: str) -> None:
     """The text need not be JSON."""
-    assert isinstance(scheduling_fields(annotated(text), place()), dict)
+    assert isinstance(scheduling_fields(annotated(text), lower_context()), dict)

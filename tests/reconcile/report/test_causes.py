@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from previewkit import A, B, create, delete, node, operate, pod, previewed, seen_as
+from previewkit import A, B, create, delete, json_patch, node, observed_object, pod, previewed
 
 from tensile.objects import POD, UPPER, Manifest, Ref
 from tensile.reconcile.plan import Step
@@ -28,7 +28,7 @@ lowers:
 - kubeconfig: k/b
   name: lower-b
 """
-SEEN = seen_as({"metadata": {"labels": {}, "annotations": {}}, "spec": {}})
+SEEN = observed_object({"metadata": {"labels": {}, "annotations": {}}, "spec": {}})
 DRAINED = "lower cluster lower-a is being drained"
 
 
@@ -41,7 +41,7 @@ def line(step: Step, seen: Manifest = SEEN) -> int:
 
 def add(path: str, value: object, name: str = A) -> Step:
     """Return a step that sets a field of a Node."""
-    return operate(node(name), {"op": "add", "path": path, "value": value})
+    return json_patch(node(name), {"op": "add", "path": path, "value": value})
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ from previewkit import (
     decoded,
     delete,
     node,
+    observed_object,
     pod,
     previewed,
-    seen_as,
 )
 
 from tensile.reconcile.desired import PodMove
@@ -107,7 +107,7 @@ RECORDED = """\
 
 def test_the_json_of_a_plan_has_the_recorded_form() -> None:
     """Every field keeps its place, because programs depend on the format for years."""
-    old = seen_as({"data": {"level": "info"}})
+    old = observed_object({"data": {"level": "info"}})
     found = previewed(
         change(config(), old, {"data": {"level": "debug"}}),
         delete(node("lower-z"), "its lower cluster was removed from the topology"),

@@ -10,15 +10,15 @@ from previewkit import (
     config,
     create,
     delete,
-    lines,
+    json_patch,
     merge,
     node,
+    observed_object,
     of_kind,
-    operate,
+    plan_lines,
     pod,
     previewed,
     secret,
-    seen_as,
 )
 
 from tensile.objects import CLAIM, LEASE, NAMESPACE, VOLUME, Manifest
@@ -58,14 +58,14 @@ Plan: 3 to add, 3 to change, 3 to delete (upper: 2 to change, 1 to delete; \
 lower-a: 3 to add, 1 to change, 2 to delete)"""
 
 TOLERATION = {"key": "not-ready", "effect": "NoExecute", "operator": "Exists"}
-ABOVE = seen_as({"spec": {"tolerations": [{**TOLERATION, "tolerationSeconds": 300}]}})
-NODE = seen_as(
+ABOVE = observed_object({"spec": {"tolerations": [{**TOLERATION, "tolerationSeconds": 300}]}})
+NODE = observed_object(
     {
         "metadata": {"labels": {"zone": "b"}},
         "status": {"allocatable": {"cpu": "8"}, "conditions": [{"type": "LowerReachable", "status": "False"}]},
     }
 )
-OLD = seen_as({"data": {"old": "0"}})
+OLD = observed_object({"data": {"old": "0"}})
 
 
 def marked(uid: str) -> Manifest:
@@ -96,7 +96,7 @@ def test_the_text_of_a_plan_has_the_recorded_form() -> None:
     """
     settings = [
         change(config(), OLD, {"data": {"new": "1"}}),
-        operate(config(), {"op": "add", "path": "/immutable", "value": True}),
+        json_patch(config(), {"op": "add", "path": "/immutable", "value": True}),
     ]
     conditions = [{"type": "LowerReachable", "status": "True"}]
     steps = [
@@ -106,7 +106,7 @@ def test_the_text_of_a_plan_has_the_recorded_form() -> None:
         create(pod("web-2"), marked("two")),
         create(pod("web-3"), containers("sidecar:1", "app:2", "app:2"), "bound to node lower-a"),
         delete(pod("web-1"), "the upper pod was deleted"),
-        operate(node(), {"op": "replace", "path": "/metadata/labels/zone", "value": "c"}),
+        json_patch(node(), {"op": "replace", "path": "/metadata/labels/zone", "value": "c"}),
         merge(node(), "strategic-merge-patch", status={"allocatable": {"cpu": "10"}, "conditions": conditions}),
         merge(pod("web", ""), "merge-patch", spec={"tolerations": [TOLERATION]}),
         delete(node("lower-z"), "its lower cluster was removed from the topology"),
@@ -172,7 +172,7 @@ def test_a_plan_for_one_lower_shows_only_its_changes_and_names_the_limit() -> No
 
 
 @pytest.mark.parametrize(
-    ("only", "shown", "words"),
+    ("only", "shown", "message"),
     [
         (PlanScope(namespaces=("shop",)), ["ConfigMap shop/other", "Pod shop/web"], "namespace shop"),
         (PlanScope(namespaces=("elsewhere",)), [], "namespace elsewhere"),
@@ -182,12 +182,12 @@ def test_a_plan_for_one_lower_shows_only_its_changes_and_names_the_limit() -> No
     ],
     ids=lambda value: value.description if isinstance(value, PlanScope) else "",
 )
-def test_a_plan_can_be_limited_to_namespaces_and_kinds(only: PlanScope, shown: list[str], words: str) -> None:
+def test_a_plan_can_be_limited_to_namespaces_and_kinds(only: PlanScope, shown: list[str], message: str) -> None:
     """All limits apply together, and the last line names them."""
     found = previewed(create(node()), create(pod()), create(config("other", cluster=B)), only=only)
     text = as_text(found, colour=False)
     assert sorted(re.findall(r"^\+ (\S+ [^:]+)", text, re.MULTILINE)) == shown
-    assert last(text).endswith(f"; partial: only {words} shown)")
+    assert last(text).endswith(f"; partial: only {message} shown)")
 
 
 def test_the_limits_of_a_plan_apply_to_its_problems() -> None:
@@ -215,7 +215,7 @@ def test_the_last_line_has_the_counts_by_cluster_without_zeros() -> None:
         create(node()),
         create(config()),
         create(pod()),
-        operate(config("other"), {"op": "add", "path": "/data", "value": {}}),
+        json_patch(config("other"), {"op": "add", "path": "/data", "value": {}}),
     ]
     assert last(as_text(previewed(*steps), colour=False)) == (
         "Plan: 3 to add, 1 to change, 0 to delete (upper: 1 to add; lower-a: 2 to add, 1 to change)"
@@ -253,28 +253,31 @@ def test_a_new_object_is_shown_with_its_most_important_fields() -> None:
         "status": {"allocatable": {"pods": "110", "cpu": "4"}},
     }
     maps = {"data": {"b": "1", "a": "2"}, "binaryData": {"c": "AA=="}}
-    assert lines(create(node(), body)) == [
+    assert plan_lines(create(node(), body)) == [
         "+ Node lower-a: because",
         "    capacity: cpu 4, pods 110",
         "    labels: zone=b",
         "    taints: k=v:NoSchedule, bare:NoExecute",
         "    unschedulable: true",
     ]
-    assert lines(create(of_kind(NAMESPACE), {"metadata": ours})) == ["+ Namespace one: because", "    labels: zone=b"]
-    assert lines(create(config(), maps)) == ["+ ConfigMap shop/settings: because", "    keys: a, b, c"]
-    assert lines(create(config(), {})) == ["+ ConfigMap shop/settings: because"]
-    assert lines(create(of_kind(LEASE), {"spec": {}})) == ["+ Lease shop/one: because"]
+    assert plan_lines(create(of_kind(NAMESPACE), {"metadata": ours})) == [
+        "+ Namespace one: because",
+        "    labels: zone=b",
+    ]
+    assert plan_lines(create(config(), maps)) == ["+ ConfigMap shop/settings: because", "    keys: a, b, c"]
+    assert plan_lines(create(config(), {})) == ["+ ConfigMap shop/settings: because"]
+    assert plan_lines(create(of_kind(LEASE), {"spec": {}})) == ["+ Lease shop/one: because"]
 
 
 def test_a_long_list_of_names_is_truncated_with_their_number() -> None:
     """A ConfigMap with a hundred keys needs one line."""
     body = {"data": {f"key-{place:03}": "" for place in range(100)}}
-    (_, keys) = lines(create(config(), body))
+    (_, keys) = plan_lines(create(config(), body))
     assert keys.endswith("key-010, key-011 and 88 more")
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told"),
+    ("old", "new", "rendered"),
     [
         ("b", "c", ['data.k: "b" -> "c"']),
         ("b", "", ['data.k: "b" -> ""']),
@@ -288,19 +291,21 @@ def test_a_long_list_of_names_is_truncated_with_their_number() -> None:
         ("a", "a\n\x1b", ["data.k: +1 -0 lines", "  @@ -1 +1,2 @@", "   a", "  +\\u001b"]),
     ],
 )
-def test_a_changed_value_is_shown_for_comparison(old: str | None, new: str | None, told: list[str]) -> None:
+def test_a_changed_value_is_shown_for_comparison(old: str | None, new: str | None, rendered: list[str]) -> None:
     """Small values are shown completely, and texts as a diff by line.
 
     Control characters are escaped, so no value can control the terminal.
     """
-    before, after = (seen_as({"data": {} if value is None else {"k": value}}) for value in (old, new))
-    assert lines(change(config(), before, after), seen={config(): before})[1:] == [f"    {line}" for line in told]
+    before, after = (observed_object({"data": {} if value is None else {"k": value}}) for value in (old, new))
+    assert plan_lines(change(config(), before, after), seen={config(): before})[1:] == [
+        f"    {line}" for line in rendered
+    ]
 
 
 def test_long_values_are_truncated_around_their_difference() -> None:
     """Two digests of an image must not look equal."""
-    before, after = (seen_as({"data": {"k": f"{'x' * 150}{end}{'y' * 150}"}}) for end in "ab")
-    (_, line) = lines(change(config(), before, after), seen={config(): before})
+    before, after = (observed_object({"data": {"k": f"{'x' * 150}{end}{'y' * 150}"}}) for end in "ab")
+    (_, line) = plan_lines(change(config(), before, after), seen={config(): before})
     assert line == f"    data.k: ...{'x' * 20}a{'y' * 79}... -> ...{'x' * 20}b{'y' * 79}..."
 
 
@@ -308,8 +313,8 @@ def test_a_large_change_of_a_text_is_shown_by_its_number_of_lines() -> None:
     """A rewritten file does not fill the screen, and a huge one is not compared."""
 
     def told(old: list[str], new: list[str]) -> list[str]:
-        before, after = (seen_as({"data": {"k": "\n".join(text)}}) for text in (old, new))
-        return lines(change(config(), before, after), seen={config(): before})[1:]
+        before, after = (observed_object({"data": {"k": "\n".join(text)}}) for text in (old, new))
+        return plan_lines(change(config(), before, after), seen={config(): before})[1:]
 
     assert told([f"a{n}" for n in range(20)], [f"b{n}" for n in range(25)]) == ["    data.k: +25 -20 lines"]
     assert told(["a"] * 900, ["b"] * 901) == ["    data.k: 900 lines -> 901 lines"]
@@ -317,22 +322,22 @@ def test_a_large_change_of_a_text_is_shown_by_its_number_of_lines() -> None:
 
 def test_many_changed_fields_are_truncated_with_their_number() -> None:
     """The first twenty are shown."""
-    before, after = (seen_as({"data": {f"k{n:02}": end for n in range(30)}}) for end in "ab")
-    found = lines(change(config(), before, after), seen={config(): before})
+    before, after = (observed_object({"data": {f"k{n:02}": end for n in range(30)}}) for end in "ab")
+    found = plan_lines(change(config(), before, after), seen={config(): before})
     assert len(found) == 22
     assert found[-1] == "    and 10 more fields"
 
 
 def test_up_to_ten_equal_changes_are_shown_separately() -> None:
     """So many names can still be read."""
-    assert lines(*numbered(10))[::2] == [f"+ Pod shop/web-{place}: because" for place in range(10)]
+    assert plan_lines(*numbered(10))[::2] == [f"+ Pod shop/web-{place}: because" for place in range(10)]
 
 
 def test_more_than_ten_equal_changes_are_combined() -> None:
     """They are shown with their number and the first three names, and a different change is shown separately."""
     odd = create(pod("web-5"), containers("other", "image"))
     steps = [step for step in numbered(13) if step.ref.name != "web-5"]
-    assert lines(*steps, odd) == [
+    assert plan_lines(*steps, odd) == [
         "+ 12 x Pod: because",
         "    shop/web-0, shop/web-1, shop/web-2 and 9 more",
         "    images: a",
@@ -345,11 +350,11 @@ def test_more_than_ten_equal_changes_are_combined() -> None:
 def test_changes_with_different_values_are_not_combined() -> None:
     """This also applies if the values differ only in their truncated part."""
     refs = [config(f"c-{place}") for place in range(12)]
-    old = seen_as({"data": {"k": ""}})
+    old = observed_object({"data": {"k": ""}})
     alike = [change(ref, old, {"data": {"k": "x" * 300}}) for ref in refs]
     unlike = [change(ref, old, {"data": {"k": "x" * 300 + ref.name}}) for ref in refs]
-    assert lines(*alike, seen=dict.fromkeys(refs, old))[0] == "~ 12 x ConfigMap: because"
-    assert lines(*unlike, seen=dict.fromkeys(refs, old))[0] == "~ ConfigMap shop/c-0: because"
+    assert plan_lines(*alike, seen=dict.fromkeys(refs, old))[0] == "~ 12 x ConfigMap: because"
+    assert plan_lines(*unlike, seen=dict.fromkeys(refs, old))[0] == "~ ConfigMap shop/c-0: because"
 
 
 def test_equal_changes_in_two_clusters_are_shown_in_both() -> None:
@@ -388,7 +393,7 @@ def test_a_problem_is_shown_on_one_line() -> None:
 
 def test_markdown_has_the_text_in_a_code_block_and_the_counts_after_it() -> None:
     """No value can end the code block early."""
-    before, after = seen_as({"data": {"k": "a\n"}}), seen_as({"data": {"k": "a\n````\n"}})
+    before, after = observed_object({"data": {"k": "a\n"}}), observed_object({"data": {"k": "a\n````\n"}})
     found = as_markdown(previewed(change(config(), before, after), seen={config(): before})).split("\n")
     assert found[0] == "`````diff"
     assert "      +````" in found
@@ -409,10 +414,12 @@ def test_a_new_claim_or_volume_is_shown_with_its_storage() -> None:
         "claimRef": {"namespace": "shop", "name": "data"},
         "persistentVolumeReclaimPolicy": "Retain",
     }
-    assert lines(create(of_kind(CLAIM, "data"), claim))[1:] == ["    storage: 1Gi", "    class: disk"]
-    assert lines(create(of_kind(VOLUME, "data"), {"spec": spec}))[1:] == [
+    assert plan_lines(create(of_kind(CLAIM, "data"), claim))[1:] == ["    storage: 1Gi", "    class: disk"]
+    assert plan_lines(create(of_kind(VOLUME, "data"), {"spec": spec}))[1:] == [
         "    storage: 1Gi",
         "    claim: shop/data",
         "    policy: Retain",
     ]
-    assert lines(create(of_kind(CLAIM, "data"), {}))[1:] == lines(create(of_kind(VOLUME, "data"), {}))[1:] == []
+    assert (
+        plan_lines(create(of_kind(CLAIM, "data"), {}))[1:] == plan_lines(create(of_kind(VOLUME, "data"), {}))[1:] == []
+    )

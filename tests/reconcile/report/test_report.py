@@ -2,18 +2,18 @@
 
 from previewkit import A, rehearsed
 from worldkit import (
-    account,
     config_map,
-    drop,
-    filled,
-    lower_node,
-    marked,
+    delete_observed,
+    make_lower_node,
+    make_namespace,
+    make_service_account,
+    make_upper_pod,
+    make_world,
     put,
-    referring,
     secret,
-    space,
-    upper_pod,
-    world,
+    spec_with_references,
+    synced_cache,
+    with_owner_marks,
 )
 
 from tensile.kube.store import Transformed
@@ -49,13 +49,13 @@ Lower cluster lower-a: 4 to add
 
 def shop(*missing: str) -> World:
     """Create a world in which a pod is bound to a lower cluster that has no objects yet."""
-    made = world(f"name: {A}")
-    put(made.upper.namespaces, space("shop"))
+    made = make_world(f"name: {A}")
+    put(made.upper.namespaces, make_namespace("shop"))
     put(made.upper.config_maps, config_map(namespace="shop"))
     put(made.upper.secrets, secret(namespace="shop"))
-    put(made.lowers[A].nodes, lower_node())
-    needs = referring(config_maps=["settings", *missing], secrets=["password"])
-    put(made.lowers[A].upper_pods, upper_pod("web", needs, namespace="shop"))
+    put(made.lowers[A].nodes, make_lower_node())
+    needs = spec_with_references(config_maps=["settings", *missing], secrets=["password"])
+    put(made.lowers[A].upper_pods, make_upper_pod("web", needs, namespace="shop"))
     return made
 
 
@@ -76,11 +76,11 @@ def test_a_plan_after_the_dry_run_of_a_plan_has_no_changes() -> None:
 
 def test_the_plan_for_a_pod_that_was_deleted_in_the_lower_cluster_shows_its_failure() -> None:
     """Other status fields follow from that, and are left out."""
-    made = rehearsed(world(f"name: {A}")).world
-    put(made.upper.namespaces, space("shop"))
+    made = rehearsed(make_world(f"name: {A}")).world
+    put(made.upper.namespaces, make_namespace("shop"))
     container = {"name": "main", "image": "app:1", "state": {"running": {"startedAt": "2026-03-01T11:00:00Z"}}}
     running = {"phase": "Running", "podIP": "10.1.0.5", "containerStatuses": [container]}
-    put(made.lowers[A].upper_pods, upper_pod("web", namespace="shop", status=running))
+    put(made.lowers[A].upper_pods, make_upper_pod("web", namespace="shop", status=running))
     text = as_text(rehearsed(made).preview, colour=False)
     assert (
         "~ Pod shop/web: its lower pod is gone, but the upper pod was not deleted\n"
@@ -107,7 +107,7 @@ def test_an_edit_of_an_upper_object_is_one_change_of_its_copy() -> None:
 def test_an_upper_object_that_was_created_again_replaces_its_copy() -> None:
     """Unchanged content is left out, and the old value is that of the copy before the dry run."""
     made = rehearsed(shop()).world
-    drop(made.upper.config_maps, "settings", "shop")
+    delete_observed(made.upper.config_maps, "settings", "shop")
     put(made.upper.config_maps, config_map(namespace="shop", uid="another"))
     assert as_text(rehearsed(made).preview, colour=False).split("\n")[1:3] == [
         "-/+ ConfigMap shop/settings: it was created for an upper object that is gone",
@@ -118,10 +118,10 @@ def test_an_upper_object_that_was_created_again_replaces_its_copy() -> None:
 def test_a_deleted_pod_deletes_the_copies_that_only_it_needed() -> None:
     """The lower pod is deleted, and so are the copies to which no other pod refers."""
     made = rehearsed(shop()).world
-    drop(made.lowers[A].upper_pods, "web", "shop")
+    delete_observed(made.lowers[A].upper_pods, "web", "shop")
     changes = rehearsed(made).preview.clusters[A]
-    told = [(change.action, change.ref.kind.name) for change in changes]
-    assert told == [("delete", "ConfigMap"), ("delete", "Secret"), ("delete", "Pod")]
+    described = [(change.action, change.ref.kind.name) for change in changes]
+    assert described == [("delete", "ConfigMap"), ("delete", "Secret"), ("delete", "Pod")]
 
 
 def test_a_problem_is_reported_for_the_missing_object_and_for_the_pod() -> None:
@@ -140,10 +140,10 @@ def test_objects_are_looked_up_in_the_caches_of_their_cluster() -> None:
     An object without a cache, or of which no bytes are cached, is unknown.
     """
     made = shop()
-    below = marked(config_map("copy", namespace="shop"), "of")
-    put(made.lowers[A].config_maps, below)
-    made.lowers[A].accounts = filled(lambda _raw: Transformed(b"", None))
-    put(made.lowers[A].accounts, account("shop"))
+    lower_object = with_owner_marks(config_map("copy", namespace="shop"), "of")
+    put(made.lowers[A].config_maps, lower_object)
+    made.lowers[A].accounts = synced_cache(lambda _raw: Transformed(b"", None))
+    put(made.lowers[A].accounts, make_service_account("shop"))
     find = observed(made)
 
     def name(ref: Ref) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 import pytest
 from msgspec.structs import replace
-from previewkit import A, change, config, create, delete, node, operate, pod, previewed, secret, seen_as
+from previewkit import A, change, config, create, delete, json_patch, node, observed_object, pod, previewed, secret
 
 from tensile.errors import TensileError
 from tensile.objects import Manifest, Ref
@@ -30,7 +30,7 @@ def kept(
 
 def level(seen: Manifest = OLD, new: Manifest = NEW, uid: str = "u", **meta: Any) -> SavedPlan:
     """Return a saved plan that changes a ConfigMap from one content to another."""
-    there = seen_as({**seen, "metadata": meta} if meta else seen, uid)
+    there = observed_object({**seen, "metadata": meta} if meta else seen, uid)
     return kept(change(config(), there, new), seen={config(): there})
 
 
@@ -56,7 +56,7 @@ def test_a_saved_plan_has_no_values_of_secrets_but_detects_a_changed_one() -> No
 
     Hashes have a salt, so that equal values of two files cannot be recognized.
     """
-    there = seen_as({"data": {"key": "b2xk"}})
+    there = observed_object({"data": {"key": "b2xk"}})
 
     def plan(value: str, salt: str = "salt") -> SavedPlan:
         """Return a saved plan that sets the value."""
@@ -72,7 +72,7 @@ def test_a_saved_plan_has_no_values_of_secrets_but_detects_a_changed_one() -> No
 
 
 @pytest.mark.parametrize(
-    ("now", "words"),
+    ("now", "message"),
     [
         (kept, "lower-a: ConfigMap shop/settings: from update to nothing"),
         (lambda: kept(create(config())), "lower-a: ConfigMap shop/settings: from update to create"),
@@ -96,9 +96,9 @@ def test_a_saved_plan_has_no_values_of_secrets_but_detects_a_changed_one() -> No
     ],
     ids=["gone", "action", "uid", "state", "no longer listed", "content", "cluster"],
 )
-def test_a_difference_is_reported_with_both_states(now: Callable[[], SavedPlan], words: str) -> None:
+def test_a_difference_is_reported_with_both_states(now: Callable[[], SavedPlan], message: str) -> None:
     """Each object has one line."""
-    assert moved(level(), now()) == [words]
+    assert moved(level(), now()) == [message]
 
 
 def test_a_new_step_is_reported_as_a_difference() -> None:
@@ -116,7 +116,9 @@ def test_values_that_change_by_themselves_are_no_difference() -> None:
     """These are the status of the present object, amounts of a Node, times, and UIDs of a dry run."""
     quiet, busy = ({**OLD, "status": {"seen": number}} for number in (1, 2))
     assert moved(level(quiet), level(busy)) == []
-    room = [operate(node(), {"op": "replace", "path": "/status/allocatable/cpu", "value": cpu}) for cpu in ("1", "2")]
+    room = [
+        json_patch(node(), {"op": "replace", "path": "/status/allocatable/cpu", "value": cpu}) for cpu in ("1", "2")
+    ]
     assert moved(kept(room[0]), kept(room[1])) == []
     made = [
         create(
@@ -142,9 +144,9 @@ def test_a_version_5_uuid_in_an_object_is_not_a_uid_of_a_dry_run() -> None:
 
 def taints(*present: Manifest) -> SavedPlan:
     """Return a saved plan that adds a taint to those of a Node."""
-    there = seen_as({"spec": {"taints": list(present)}} if present else {"spec": {}})
+    there = observed_object({"spec": {"taints": list(present)}} if present else {"spec": {}})
     op = {"op": "replace" if present else "add", "path": "/spec/taints", "value": [*present, OURS]}
-    return kept(operate(node(), op), seen={node(): there})
+    return kept(json_patch(node(), op), seen={node(): there})
 
 
 OURS = {"key": "example.com/gpu", "effect": "NoSchedule"}

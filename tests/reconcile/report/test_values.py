@@ -13,15 +13,15 @@ from previewkit import (
     config,
     create,
     delete,
+    json_patch,
     merge,
     node,
+    observed_object,
     of_kind,
-    only,
-    operate,
+    only_change,
     pod,
     previewed,
     secret,
-    seen_as,
 )
 from properties import examples
 
@@ -32,13 +32,13 @@ from tensile.reconcile.plan import Step
 from tensile.reconcile.report.values import Difference, differences
 from tensile.reconcile.world import Key, Problem
 
-OLD = seen_as({"data": {"level": "info", "gone": "1"}})
+OLD = observed_object({"data": {"level": "info", "gone": "1"}})
 NEW = {"data": {"level": "debug", "fresh": "2"}}
 TEXTS = st.dictionaries(st.text(max_size=4), st.text(max_size=3), max_size=4)
 
 
 MADE, GONE = create(config(), OLD, "made"), delete(config(), "gone")
-RELEASED = operate(config(), {"op": "remove", "path": "/metadata/finalizers"}, reason="released")
+RELEASED = json_patch(config(), {"op": "remove", "path": "/metadata/finalizers"}, reason="released")
 BECOMES: dict[str, tuple[list[Step], tuple[str, str, Any] | None]] = {
     "created, then changed": ([MADE, change(config(), OLD, NEW)], ("create", "made", {**OLD, **NEW})),
     "created, then deleted": ([MADE, GONE], None),
@@ -71,7 +71,7 @@ def test_only_the_first_and_last_state_count(steps: list[Step], expected: tuple[
 
 def test_an_unknown_object_is_replaced_without_differences() -> None:
     """There is no earlier state to compare with."""
-    found = only(delete(config()), create(config(), NEW))
+    found = only_change(delete(config()), create(config(), NEW))
     assert (found.action, found.differences) == ("replace", ())
 
 
@@ -79,10 +79,10 @@ def test_preconditions_are_no_part_of_a_change() -> None:
     """UID and resourceVersion only identify the object, so neither the operations nor a created manifest have them."""
     fences = tuple({"op": "replace", "path": f"/metadata/{name}", "value": "7"} for name in ("uid", "resourceVersion"))
     kept = {"op": "add", "path": "/data/a", "value": "1"}
-    found = only(operate(config(), *fences, kept), seen={config(): OLD})
+    found = only_change(json_patch(config(), *fences, kept), seen={config(): OLD})
     assert (found.operations, [one.field for one in found.differences]) == ((kept,), ["data.a"])
-    for step in (operate(config(), kept), merge(config(), "merge-patch", data={"a": "1"})):
-        made = only(create(config(), {"data": {}}), step).manifest or {}
+    for step in (json_patch(config(), kept), merge(config(), "merge-patch", data={"a": "1"})):
+        made = only_change(create(config(), {"data": {}}), step).manifest or {}
         assert made["data"] == {"a": "1"}
         assert not made.get("metadata")
 
@@ -90,8 +90,8 @@ def test_preconditions_are_no_part_of_a_change() -> None:
 def test_an_object_that_is_deleted_and_created_again_is_replaced() -> None:
     """The reason is that of the deletion, and differences leave out the API's own metadata and the status."""
     made = {"metadata": {"annotations": {"for": "two"}}, **NEW}
-    old = seen_as({"metadata": {"annotations": {"for": "one"}}, "status": {"phase": "x"}, **OLD})
-    found = only(delete(config(), "its original is gone"), create(config(), made), seen={config(): old})
+    old = observed_object({"metadata": {"annotations": {"for": "one"}}, "status": {"phase": "x"}, **OLD})
+    found = only_change(delete(config(), "its original is gone"), create(config(), made), seen={config(): old})
     assert (found.action, found.reason, found.manifest) == ("replace", "its original is gone", made)
     assert found.operations == ({"op": "replace", "path": "", "value": made},)
     assert {one.field for one in found.differences} == {
@@ -108,9 +108,9 @@ def test_changes_of_one_object_are_combined() -> None:
     steps = [
         change(config(), OLD, NEW),
         change(config(), NEW, further),
-        operate(config(), {"op": "add", "path": "/immutable", "value": True}, reason="frozen"),
+        json_patch(config(), {"op": "add", "path": "/immutable", "value": True}, reason="frozen"),
     ]
-    found = only(*steps, seen={config(): OLD})
+    found = only_change(*steps, seen={config(): OLD})
     assert jsonpatch.apply_patch(OLD, list(found.operations)) == {**OLD, **further, "immutable": True}
     assert found.reason == "because; frozen"
     assert found.differences == (
@@ -125,21 +125,21 @@ def test_changes_of_one_object_are_combined() -> None:
 @given(TEXTS, TEXTS)
 def test_the_operations_of_a_json_patch_match_its_differences(old: dict[str, str], new: dict[str, str]) -> None:
     """For any keys, they turn the observed object into the new one."""
-    before, after = seen_as({"data": old}), seen_as({"data": new})
+    before, after = observed_object({"data": old}), observed_object({"data": new})
     changes = previewed(change(config(), before, after), seen={config(): before}).changes if old != new else ()
     assert bool(changes) == (old != new)
     for found in changes:
         assert jsonpatch.apply_patch(before, list(found.operations)).get("data", {}) == new
-        told = {one.path[1]: (one.old, one.new) for one in found.differences}
-        assert told == {k: (old.get(k), new.get(k)) for k in {**old, **new} if old.get(k) != new.get(k)}
+        values_by_key = {one.path[1]: (one.old, one.new) for one in found.differences}
+        assert values_by_key == {k: (old.get(k), new.get(k)) for k in {**old, **new} if old.get(k) != new.get(k)}
 
 
 @pytest.mark.parametrize("media", ["merge-patch", "strategic-merge-patch"])
 def test_a_merge_patch_is_shown_by_its_effect(media: str) -> None:
     """Its operations can be applied as they are, and have no preconditions."""
-    seen = seen_as({"spec": {"a/b": "1", "same": "2", "gone": "3", "kept": "4"}})
+    seen = observed_object({"spec": {"a/b": "1", "same": "2", "gone": "3", "kept": "4"}})
     step = merge(node(), media, spec={"a/b": "9", "same": "2", "gone": None, "new": "5"}, status={"phase": "up"})
-    found = only(step, seen={node(): seen})
+    found = only_change(step, seen={node(): seen})
     assert found.operations == (
         {"op": "add", "path": "/status", "value": {"phase": "up"}},
         {"op": "remove", "path": "/spec/gone"},
@@ -158,14 +158,16 @@ def test_only_the_new_element_of_a_growing_list_is_an_operation() -> None:
     """A user of `plan -o json` sees the added toleration, and not all existing ones."""
     old = {"key": "a", "operator": "Exists"}
     new = {"key": "b", "operator": "Exists"}
-    found = only(merge(node(), "merge-patch", spec={"t": [old, new]}), seen={node(): seen_as({"spec": {"t": [old]}})})
+    found = only_change(
+        merge(node(), "merge-patch", spec={"t": [old, new]}), seen={node(): observed_object({"spec": {"t": [old]}})}
+    )
     assert found.operations == ({"op": "add", "path": "/spec/t/1", "value": new},)
 
 
 def test_conditions_that_a_strategic_merge_patch_does_not_name_are_not_removed() -> None:
     """A list that merges keeps them, and changed heartbeat and transition times are no difference."""
     old = {"type": "Ready", "status": "False", "lastHeartbeatTime": "1", "lastTransitionTime": "1"}
-    seen = seen_as({"status": {"conditions": [{"type": "Other", "status": "True"}, old]}})
+    seen = observed_object({"status": {"conditions": [{"type": "Other", "status": "True"}, old]}})
     patch = merge(
         node(),
         "strategic-merge-patch",
@@ -173,7 +175,7 @@ def test_conditions_that_a_strategic_merge_patch_does_not_name_are_not_removed()
             "conditions": [{"type": "Ready", "status": "True", "lastHeartbeatTime": "2", "lastTransitionTime": "2"}]
         },
     )
-    found = only(patch, seen={node(): seen})
+    found = only_change(patch, seen={node(): seen})
     assert found.differences == (Difference(("status", "conditions", "[Ready]", "status"), "False", "True"),)
     assert found.differences[0].field == "status.conditions[Ready].status"
 
@@ -184,7 +186,7 @@ def test_a_change_of_an_unknown_object_is_shown_by_its_operations() -> None:
         {"op": "replace", "path": "/metadata/labels/a~1b", "value": "x"},
         {"op": "remove", "path": "/data/gone"},
     ]
-    found = only(operate(config(), *operations))
+    found = only_change(json_patch(config(), *operations))
     assert found.operations == tuple(operations)
     assert found.differences == (
         Difference(("metadata", "labels", "a/b"), None, "x"),
@@ -196,17 +198,17 @@ def test_replacing_a_whole_unknown_object_has_no_differences() -> None:
     """Only the operation can show it if the earlier state is unknown."""
     whole = {"op": "replace", "path": "", "value": {"data": {}}}
     for ref in (config(), secret()):
-        found = only(operate(ref, whole))
+        found = only_change(json_patch(ref, whole))
         assert (found.operations, found.differences) == ((whole,), ())
 
 
 def test_a_patch_that_cannot_be_simulated_is_shown_by_its_operations() -> None:
     """A plan does not fail because of an unsupported type of patch, or because of one that does not apply."""
     unknown = Step("patch", config(), "because", patch=Patch("apply-patch", {"data": {}}), operations=({"path": "/x"},))
-    misfit = operate(config(), {"op": "add", "path": "/no/such/place", "value": "1"})
+    misfit = json_patch(config(), {"op": "add", "path": "/no/such/place", "value": "1"})
     for step in (unknown, misfit):
-        assert only(step, seen={config(): OLD}).operations == step.operations
-    assert only(create(config(), OLD), misfit).manifest == OLD
+        assert only_change(step, seen={config(): OLD}).operations == step.operations
+    assert only_change(create(config(), OLD), misfit).manifest == OLD
 
 
 def test_list_elements_are_shown_by_name() -> None:
@@ -216,9 +218,9 @@ def test_list_elements_are_shown_by_name() -> None:
         return {"key": key, "effect": "NoSchedule", **more}
 
     def told(old: Any, new: Any) -> list[tuple[str, Any, Any]]:
-        seen = seen_as({"spec": {"taints": old}})
-        step = operate(node(), {"op": "replace", "path": "/spec/taints", "value": new})
-        return [(one.field, one.old, one.new) for one in only(step, seen={node(): seen}).differences]
+        seen = observed_object({"spec": {"taints": old}})
+        step = json_patch(node(), {"op": "replace", "path": "/spec/taints", "value": new})
+        return [(one.field, one.old, one.new) for one in only_change(step, seen={node(): seen}).differences]
 
     one, two = taint("one"), taint("two")
     assert told([one], [two, one]) == [("spec.taints[two:NoSchedule]", None, two)]
@@ -233,9 +235,9 @@ def test_list_elements_are_shown_by_name() -> None:
 
 def test_a_new_section_is_shown_key_by_key() -> None:
     """Labels of an object that had none are shown as single labels, not as a map."""
-    seen = seen_as({})
-    step = operate(config(), {"op": "add", "path": "/metadata/labels", "value": {"a": "1"}})
-    assert only(step, seen={config(): seen}).differences == (Difference(("metadata", "labels", "a"), None, "1"),)
+    seen = observed_object({})
+    step = json_patch(config(), {"op": "add", "path": "/metadata/labels", "value": {"a": "1"}})
+    assert only_change(step, seen={config(): seen}).differences == (Difference(("metadata", "labels", "a"), None, "1"),)
 
 
 def test_clusters_and_objects_are_sorted_for_readers() -> None:

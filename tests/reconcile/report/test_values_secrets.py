@@ -6,7 +6,19 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from previewkit import change, config, create, decoded, delete, lines, merge, operate, previewed, secret, seen_as
+from previewkit import (
+    change,
+    config,
+    create,
+    decoded,
+    delete,
+    json_patch,
+    merge,
+    observed_object,
+    plan_lines,
+    previewed,
+    secret,
+)
 from properties import examples
 
 from tensile.names import OWNER_NAME
@@ -47,12 +59,12 @@ def steps(draw: st.DrawFn, seen: Manifest) -> Step:
         delete(secret()),
         change(secret(), seen, new, *sections),
         merge(secret(), draw(MEDIA), data={key: draw(VALUES)}),
-        operate(secret(), {"op": "add", "path": "/data", "value": draw(MAPS)}),
-        operate(secret(), {"op": "replace", "path": f"/stringData/{key}", "value": draw(VALUES)}),
-        operate(secret(), {"op": "replace", "path": "/metadata", "value": new["metadata"]}),
-        operate(secret(), {"op": "add", "path": "", "value": whole}),
-        operate(secret(), {"op": "test", "path": f"/data/{key}", "value": draw(VALUES)}),
-        operate(secret(), {"op": "replace", "path": "/data", "value": draw(VALUES)}),
+        json_patch(secret(), {"op": "add", "path": "/data", "value": draw(MAPS)}),
+        json_patch(secret(), {"op": "replace", "path": f"/stringData/{key}", "value": draw(VALUES)}),
+        json_patch(secret(), {"op": "replace", "path": "/metadata", "value": new["metadata"]}),
+        json_patch(secret(), {"op": "add", "path": "", "value": whole}),
+        json_patch(secret(), {"op": "test", "path": f"/data/{key}", "value": draw(VALUES)}),
+        json_patch(secret(), {"op": "replace", "path": "/data", "value": draw(VALUES)}),
     ]
     return draw(st.sampled_from(ways))
 
@@ -64,7 +76,7 @@ def test_no_value_of_a_secret_is_in_any_output(data: st.DataObject) -> None:
     seen = data.draw(manifests())
     found = previewed(
         *data.draw(st.lists(steps(seen), min_size=1, max_size=4)),
-        seen={secret(): seen_as(seen)} if data.draw(st.booleans()) else None,
+        seen={secret(): observed_object(seen)} if data.draw(st.booleans()) else None,
     )
     for written in _forms(found):
         assert MARK not in written
@@ -104,15 +116,18 @@ def test_fields_that_may_be_secret_are_named_without_values() -> None:
     main |= {"image": "app:2", "command": [MARK], "env": [{"name": "TOKEN", "value": MARK}]}
     new["spec"] |= {"containers": [main, sidecar], "csi": {"driver": "new", "volumeAttributes": {"key": MARK}}}
     new["data"] = {"key": MARK}
-    told = {kind: _concealed(kind, new) for kind in (POD, VOLUME, CONFIG_MAP, NODE)}
+    concealed_by_kind = {kind: _concealed(kind, new) for kind in (POD, VOLUME, CONFIG_MAP, NODE)}
     for kind in (POD, VOLUME):
-        assert MARK not in str(told[kind])
-        assert told[kind]["spec.containers[main].command"] == (REDACTED, REDACTED)
-        assert told[kind]["spec.containers[main].env[TOKEN].value"] == (REDACTED, REDACTED)
-        assert told[kind]["spec.containers[side]"] == (None, {"name": "side", "image": "app:2", "args": [HIDDEN]})
-        assert told[kind]["spec.csi.volumeAttributes.key"] == (REDACTED, REDACTED)
-        assert told[kind]["spec.csi.driver"] == ("old", "new")
-    for found in told.values():
+        assert MARK not in str(concealed_by_kind[kind])
+        assert concealed_by_kind[kind]["spec.containers[main].command"] == (REDACTED, REDACTED)
+        assert concealed_by_kind[kind]["spec.containers[main].env[TOKEN].value"] == (REDACTED, REDACTED)
+        assert concealed_by_kind[kind]["spec.containers[side]"] == (
+            None,
+            {"name": "side", "image": "app:2", "args": [HIDDEN]},
+        )
+        assert concealed_by_kind[kind]["spec.csi.volumeAttributes.key"] == (REDACTED, REDACTED)
+        assert concealed_by_kind[kind]["spec.csi.driver"] == ("old", "new")
+    for found in concealed_by_kind.values():
         assert found["metadata.labels.app"] == ("web", "other")
         assert found["metadata.annotations.note"] == (None, REDACTED)
         assert found["data.key"] == (REDACTED, REDACTED)
@@ -130,9 +145,9 @@ def _forms(found: Preview) -> list[str]:
 
 def test_the_text_shows_which_keys_of_a_secret_change() -> None:
     """It has their names and the kind of change, but nothing about their values."""
-    old = seen_as({"data": {"gone": MARK, "level": f"{MARK}1", "same": MARK}})
+    old = observed_object({"data": {"gone": MARK, "level": f"{MARK}1", "same": MARK}})
     new = {"data": {"fresh": MARK, "level": f"{MARK}2\n", "same": MARK}}
-    assert lines(change(secret(), old, new), seen={secret(): old}) == [
+    assert plan_lines(change(secret(), old, new), seen={secret(): old}) == [
         "~ Secret shop/token: because",
         "    data.fresh: (set)",
         "    data.gone: (removed)",
@@ -145,10 +160,10 @@ def test_the_json_shows_which_keys_of_a_secret_change() -> None:
     meta = {"annotations": {KEPT[0]: MARK, KEPT[1]: MARK, OWNER_NAME: "demo"}}
     shown = {"annotations": {KEPT[0]: REDACTED, KEPT[1]: REDACTED, OWNER_NAME: "demo"}}
     made = create(secret("made"), {"metadata": meta, "type": "Opaque", "data": {"a": MARK, "b": ""}})
-    section = operate(secret("section"), {"op": "add", "path": "/data", "value": {"a": MARK}})
-    one = operate(secret("one"), {"op": "replace", "path": "/data/a", "value": MARK}, {"op": "remove", "path": "/x"})
+    section = json_patch(secret("section"), {"op": "add", "path": "/data", "value": {"a": MARK}})
+    one = json_patch(secret("one"), {"op": "replace", "path": "/data/a", "value": MARK}, {"op": "remove", "path": "/x"})
     annotation = f"/metadata/annotations/{KEPT[0].replace('/', '~1')}"
-    applied = operate(secret("zone"), {"op": "replace", "path": annotation, "value": MARK})
+    applied = json_patch(secret("zone"), {"op": "replace", "path": annotation, "value": MARK})
     found = decoded(as_json(previewed(made, section, one, applied)))["changes"]
     assert {change["name"]: change["operations"] for change in found} == {
         "made": [
@@ -167,8 +182,8 @@ def test_the_json_shows_which_keys_of_a_secret_change() -> None:
 @pytest.mark.parametrize("odd", [MARK, [MARK], {"a": {"deep": MARK}}, {"a": [MARK]}, {"a": [{"name": MARK}]}])
 def test_a_secret_of_an_invalid_form_is_redacted(odd: Any) -> None:
     """Redaction does not depend on a valid form, not even for keys that name list elements."""
-    old = seen_as({"data": {"a": [{"name": "one"}]}})
-    changed = operate(secret(), {"op": "add", "path": "/data", "value": odd})
+    old = observed_object({"data": {"a": [{"name": "one"}]}})
+    changed = json_patch(secret(), {"op": "add", "path": "/data", "value": odd})
     for found in (previewed(create(secret(), {"data": odd})), previewed(changed, seen={secret(): old})):
         for written in _forms(found):
             assert MARK not in written
@@ -177,9 +192,9 @@ def test_a_secret_of_an_invalid_form_is_redacted(odd: Any) -> None:
 def test_equal_changes_of_secrets_are_combined() -> None:
     """A rotation of all passwords is one change for a reader, because the values are hidden."""
     refs = [secret(f"s-{place}") for place in range(11)]
-    old = seen_as({"data": {"password": MARK}})
+    old = observed_object({"data": {"password": MARK}})
     rotated = [change(ref, old, {"data": {"password": MARK + ref.name}}) for ref in refs]
-    assert lines(*rotated, seen=dict.fromkeys(refs, old)) == [
+    assert plan_lines(*rotated, seen=dict.fromkeys(refs, old)) == [
         "~ 11 x Secret: because",
         "    shop/s-0, shop/s-1, shop/s-2 and 8 more",
         "    data.password: (changed)",

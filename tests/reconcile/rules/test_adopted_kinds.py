@@ -6,12 +6,21 @@ The table of objects that may be adopted is the same for every kind. This module
 from typing import Any
 
 import pytest
-from rbackit import BINDING_KEY, ROBOT, binding, granted, with_binding, with_role
+from rbackit import BINDING_KEY, ROBOT, binding, put_lower_binding, put_lower_role, rbac_world
 from servicekit import KEY as SERVICE_KEY
-from servicekit import SLICE_KEY, SLICE_REF, done, exposed, service, sliced
+from servicekit import SLICE_KEY, SLICE_REF, apply_desired, endpoint_slice, service, service_world
 from storagekit import KEY as CLAIM_KEY
-from storagekit import above, below, bound, claim, copy, ground, volume, volumes
-from worldkit import SIBLING, A, decided, kept_node, marked, put, thing
+from storagekit import (
+    make_claim,
+    make_lower_claim,
+    make_placeholder,
+    put_bound_pod,
+    put_lower_claims,
+    put_upper_claims,
+    put_upper_volumes,
+    storage_world,
+)
+from worldkit import SIBLING, A, decision_and_plan, make_object, make_owned_node, put, with_owner_marks
 
 from tensile.names import LEGACY, LOWER, OWNER, UPPER_UID
 from tensile.objects import (
@@ -50,10 +59,10 @@ RULES: dict[str, Any] = {
 }
 
 
-def adopting(here: World) -> World:
+def adopting(world: World) -> World:
     """Let lower-a adopt objects that lost their owner."""
-    here.lowers[A].spec = here.lowers[A].spec.model_copy(update={"on_conflict": "adopt"})
-    return here
+    world.lowers[A].spec = world.lowers[A].spec.model_copy(update={"on_conflict": "adopt"})
+    return world
 
 
 def legacy(manifest: Manifest, **meta: Any) -> Manifest:
@@ -62,14 +71,14 @@ def legacy(manifest: Manifest, **meta: Any) -> Manifest:
     return {**manifest, "metadata": {**manifest["metadata"], "uid": "theirs", **meta, "annotations": notes}}
 
 
-def planned(here: World, key: Key) -> Plan:
+def planned(world: World, key: Key) -> Plan:
     """Return the plan of a key."""
-    return decided(RULES[key.rule], key, here)[1]
+    return decision_and_plan(RULES[key.rule], key, world)[1]
 
 
-def taken(here: World, key: Key) -> Step:
+def taken(world: World, key: Key) -> Step:
     """Return the only step of a plan, which adopts an object by its marks alone."""
-    found = planned(here, key)
+    found = planned(world, key)
     assert found.problem is None
     (step,) = (one for one in found.steps if one.ref.kind.name != "Event")
     assert (step.verb, step.reason, step.uid) == ("patch", "onConflict: adopt", "theirs")
@@ -79,9 +88,9 @@ def taken(here: World, key: Key) -> Step:
     return step
 
 
-def refusal(here: World, key: Key) -> str:
+def refusal(world: World, key: Key) -> str:
     """Return the reason why an object is not adopted, and check that nothing is written in the lower cluster."""
-    found = planned(here, key)
+    found = planned(world, key)
     assert [step for step in found.steps if step.ref.cluster != UPPER] == []
     assert found.problem is not None
     assert found.problem.reason == "NameConflict"
@@ -93,9 +102,9 @@ def refusal(here: World, key: Key) -> str:
 
 def served(theirs: Manifest, more: str = ADOPT) -> World:
     """Create a world in which a Service of tensile-kube has the name of the desired one."""
-    here = exposed(more=more)
-    put(here.lowers[A].more[SERVICE], legacy(theirs))
-    return here
+    world = service_world(more=more)
+    put(world.lowers[A].more[SERVICE], legacy(theirs))
+    return world
 
 
 def test_a_service_without_a_selector_is_adopted_and_keeps_its_address() -> None:
@@ -103,40 +112,43 @@ def test_a_service_without_a_selector_is_adopted_and_keeps_its_address() -> None
 
     Ports and type are patched once the Service is ours.
     """
-    here = served(service(selector=None, ports=[{"port": 1}]))
-    taken(here, SERVICE_KEY)
-    put(here.lowers[A].more[SERVICE], marked(legacy(service(selector=None, ports=[{"port": 1}])), uid(service())))
-    (step,) = planned(here, SERVICE_KEY).steps
+    world = served(service(selector=None, ports=[{"port": 1}]))
+    taken(world, SERVICE_KEY)
+    put(
+        world.lowers[A].more[SERVICE],
+        with_owner_marks(legacy(service(selector=None, ports=[{"port": 1}])), uid(service())),
+    )
+    (step,) = planned(world, SERVICE_KEY).steps
     assert (step.verb, step.uid) == ("patch", "theirs")
     assert not any("clusterIP" in one["path"] for one in step.operations)
 
 
 @pytest.mark.parametrize(
-    ("theirs", "words"),
+    ("theirs", "message"),
     [
         (service(), "another client added a selector"),
         (service(selector=None, clusterIP="None"), "it is headless in one cluster only"),
     ],
     ids=["with a selector", "headless"],
 )
-def test_a_service_that_cannot_become_as_desired_is_not_adopted(theirs: Manifest, words: str) -> None:
+def test_a_service_that_cannot_become_as_desired_is_not_adopted(theirs: Manifest, message: str) -> None:
     """It would have to be created again with another address, and its clients are unknown."""
-    assert f"it is not adopted: {words}" in refusal(served(theirs), SERVICE_KEY)
+    assert f"it is not adopted: {message}" in refusal(served(theirs), SERVICE_KEY)
     assert refusal(served(theirs, more=""), SERVICE_KEY).endswith("rename or delete one of the two")
 
 
 def test_a_service_without_marks_is_not_adopted() -> None:
     """The reason is that no owner of it is known, whatever its spec."""
-    here = exposed(more=ADOPT)
-    put(here.lowers[A].more[SERVICE], service())
-    assert "only objects created by tensile-kube" in refusal(here, SERVICE_KEY)
+    world = service_world(more=ADOPT)
+    put(world.lowers[A].more[SERVICE], service())
+    assert "only objects created by tensile-kube" in refusal(world, SERVICE_KEY)
 
 
 def test_a_refused_adoption_is_reported_by_an_event_of_the_upper_service() -> None:
     """The owner of the Service sees the Event there."""
-    here = served(service())
-    here.problems[SERVICE_KEY] = Problem("NameConflict", "because")
-    decision, _ = decided(services.RULE, SERVICE_KEY, here)
+    world = served(service())
+    world.problems[SERVICE_KEY] = Problem("NameConflict", "because")
+    decision, _ = decision_and_plan(services.RULE, SERVICE_KEY, world)
     assert [(one.about, one.message) for one in decision.wanted if isinstance(one, EmitEvent)] == [
         (Ref(UPPER, SERVICE, "default", "web"), "because")
     ]
@@ -144,11 +156,14 @@ def test_a_refused_adoption_is_reported_by_an_event_of_the_upper_service() -> No
 
 def test_an_endpoint_slice_is_adopted_and_gets_our_endpoints() -> None:
     """Its owner reference is then our Service."""
-    here = done(exposed(more=ADOPT), SERVICE_KEY)
-    put(here.lowers[A].more[ENDPOINT_SLICE], legacy(sliced()))
-    taken(here, SLICE_KEY)
-    put(here.lowers[A].more[ENDPOINT_SLICE], marked(legacy({**sliced(), "endpoints": []}), uid(sliced())))
-    (step,) = planned(here, SLICE_KEY).steps
+    world = apply_desired(service_world(more=ADOPT), SERVICE_KEY)
+    put(world.lowers[A].more[ENDPOINT_SLICE], legacy(endpoint_slice()))
+    taken(world, SLICE_KEY)
+    put(
+        world.lowers[A].more[ENDPOINT_SLICE],
+        with_owner_marks(legacy({**endpoint_slice(), "endpoints": []}), uid(endpoint_slice())),
+    )
+    (step,) = planned(world, SLICE_KEY).steps
     assert {one["path"] for one in step.operations} >= {"/endpoints", "/metadata/ownerReferences"}
 
 
@@ -157,10 +172,10 @@ def test_an_adopted_slice_of_another_address_type_is_replaced() -> None:
 
     The slice is ours by then, and no client uses a slice by its own address.
     """
-    here = done(exposed(more=ADOPT), SERVICE_KEY)
-    other = {**sliced(), "addressType": "IPv6"}
-    put(here.lowers[A].more[ENDPOINT_SLICE], marked(legacy(other), uid(sliced())))
-    (step,) = planned(here, SLICE_KEY).steps
+    world = apply_desired(service_world(more=ADOPT), SERVICE_KEY)
+    other = {**endpoint_slice(), "addressType": "IPv6"}
+    put(world.lowers[A].more[ENDPOINT_SLICE], with_owner_marks(legacy(other), uid(endpoint_slice())))
+    (step,) = planned(world, SLICE_KEY).steps
     assert (step.verb, step.ref, step.uid) == ("delete", SLICE_REF, "theirs")
 
 
@@ -169,16 +184,16 @@ def test_an_adopted_slice_of_another_address_type_is_replaced() -> None:
 
 def claimed(theirs: Manifest) -> World:
     """Create a world in which a claim of tensile-kube has the name of the claim that a pod needs."""
-    here = adopting(ground())
-    above(here, claim())
-    bound(here)
-    below(here, theirs)
-    return here
+    world = adopting(storage_world())
+    put_upper_claims(world, make_claim())
+    put_bound_pod(world)
+    put_lower_claims(world, theirs)
+    return world
 
 
 def bare(size: str = "1Gi", **spec: Any) -> Manifest:
     """Return a lower claim with a volume, as tensile-kube leaves it."""
-    made = copy(claim(), size)
+    made = make_lower_claim(make_claim(), size)
     meta = {"name": "data", "namespace": "default", "annotations": {LEGACY: "true"}, "uid": "theirs"}
     return {**made, "metadata": meta, "spec": {**made["spec"], **spec}}
 
@@ -190,7 +205,7 @@ def test_a_claim_that_equals_the_upper_claims_request_is_adopted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "words"),
+    ("spec", "message"),
     [
         ({"storageClassName": "tape"}, "its storageClassName is tape, not disk"),
         ({"accessModes": ["ReadOnlyMany"]}, "its accessModes is ['ReadOnlyMany'], not ['ReadWriteOnce']"),
@@ -198,12 +213,12 @@ def test_a_claim_that_equals_the_upper_claims_request_is_adopted() -> None:
     ],
     ids=["class", "modes", "size"],
 )
-def test_a_claim_that_differs_is_not_adopted_and_the_upper_claim_gets_an_event(spec: Manifest, words: str) -> None:
+def test_a_claim_that_differs_is_not_adopted_and_the_upper_claim_gets_an_event(spec: Manifest, message: str) -> None:
     """Kubernetes does not allow these fields of a claim to change."""
-    here = claimed(bare(**spec))
-    assert f"it is not adopted: {words}" in refusal(here, CLAIM_KEY)
-    (told,) = (one for one in decided(ClaimRule(), CLAIM_KEY, here)[0].wanted if isinstance(one, EmitEvent))
-    assert words in told.message
+    world = claimed(bare(**spec))
+    assert f"it is not adopted: {message}" in refusal(world, CLAIM_KEY)
+    (event,) = (one for one in decision_and_plan(ClaimRule(), CLAIM_KEY, world)[0].wanted if isinstance(one, EmitEvent))
+    assert message in event.message
 
 
 def test_a_claim_without_marks_is_not_adopted() -> None:
@@ -215,16 +230,16 @@ def test_a_claim_without_marks_is_not_adopted() -> None:
 
 def renamed(*found: Manifest) -> World:
     """Create a world with these volumes and an upper claim that is bound to the placeholder of a removed topology."""
-    here = adopting(ground())
-    above(here, claim(volume="pvc-claim-data", node=A))
+    world = adopting(storage_world())
+    put_upper_claims(world, make_claim(volume="pvc-claim-data", node=A))
     for one in found:
-        volumes(here, one)
-    return here
+        put_upper_volumes(world, one)
+    return world
 
 
 def theirs() -> Manifest:
     """Return the placeholder of the removed topology."""
-    return marked(volume(claim()), "claim-data", SIBLING, uid="theirs")
+    return with_owner_marks(make_placeholder(make_claim()), "claim-data", SIBLING, uid="theirs")
 
 
 def test_the_placeholder_of_a_removed_topology_is_read_and_adopted() -> None:
@@ -240,30 +255,32 @@ def test_the_placeholder_of_a_removed_topology_is_read_and_adopted() -> None:
 
 def test_a_volume_of_another_owner_is_not_adopted() -> None:
     """Its topology runs, it represents the claim of another lower, it is absent, or the lower does not adopt."""
-    here = renamed(theirs())
-    put(here.upper.nodes, kept_node(SIBLING.mark))
-    assert "topology second of this upper cluster owns it and is running" in refusal(here, VOLUME_KEY)
+    world = renamed(theirs())
+    put(world.upper.nodes, make_owned_node(SIBLING.mark))
+    assert "topology second of this upper cluster owns it and is running" in refusal(world, VOLUME_KEY)
     elsewhere = theirs()
     elsewhere["metadata"]["annotations"][LOWER] = "lower-b"
     assert planned(renamed(elsewhere), VOLUME_KEY) == Plan(())
-    here = renamed()
-    here.upper.more[VOLUME].confirm_absent("", "pvc-claim-data")
-    assert planned(here, VOLUME_KEY) == Plan(())
-    here = renamed(theirs())
-    here.lowers[A].spec = here.lowers[A].spec.model_copy(update={"on_conflict": "fail"})
-    assert planned(here, VOLUME_KEY) == Plan(())
+    world = renamed()
+    world.upper.more[VOLUME].confirm_absent("", "pvc-claim-data")
+    assert planned(world, VOLUME_KEY) == Plan(())
+    world = renamed(theirs())
+    world.lowers[A].spec = world.lowers[A].spec.model_copy(update={"on_conflict": "fail"})
+    assert planned(world, VOLUME_KEY) == Plan(())
 
 
 def test_a_name_conflict_of_a_placeholder_is_reported_by_an_event_of_the_claim() -> None:
     """The owner of the claim would otherwise wait for a volume without a reason."""
-    here = ground()
-    above(here, claim(node=A))
-    below(here, copy(claim()))
-    volumes(here, thing("PersistentVolume", "pvc-claim-data", ""))
-    assert "exists in the upper cluster and has another owner" in refusal(here, VOLUME_KEY)
-    here.problems[VOLUME_KEY] = Problem("NameConflict", "because")
-    (told,) = (one for one in decided(VolumeRule(), VOLUME_KEY, here)[0].wanted if isinstance(one, EmitEvent))
-    assert (told.about, told.uid, told.message) == (Ref(UPPER, CLAIM, "default", "data"), "claim-data", "because")
+    world = storage_world()
+    put_upper_claims(world, make_claim(node=A))
+    put_lower_claims(world, make_lower_claim(make_claim()))
+    put_upper_volumes(world, make_object("PersistentVolume", "pvc-claim-data", ""))
+    assert "exists in the upper cluster and has another owner" in refusal(world, VOLUME_KEY)
+    world.problems[VOLUME_KEY] = Problem("NameConflict", "because")
+    (event,) = (
+        one for one in decision_and_plan(VolumeRule(), VOLUME_KEY, world)[0].wanted if isinstance(one, EmitEvent)
+    )
+    assert (event.about, event.uid, event.message) == (Ref(UPPER, CLAIM, "default", "data"), "claim-data", "because")
 
 
 # Accounts and rights.
@@ -272,34 +289,34 @@ def test_a_name_conflict_of_a_placeholder_is_reported_by_an_event_of_the_claim()
 @pytest.mark.parametrize(
     ("kind", "key", "made"),
     [
-        (ROLE, BINDING_KEY._replace(name="Role/reader"), thing("Role", "reader")),
-        (SERVICE_ACCOUNT, account_key(A, "default", "robot"), thing("ServiceAccount", "robot")),
+        (ROLE, BINDING_KEY._replace(name="Role/reader"), make_object("Role", "reader")),
+        (SERVICE_ACCOUNT, account_key(A, "default", "robot"), make_object("ServiceAccount", "robot")),
     ],
     ids=["Role", "ServiceAccount"],
 )
 def test_roles_and_service_accounts_are_adopted(kind: Kind, key: Key, made: Manifest) -> None:
     """Their content is patched once they are ours."""
-    here = adopting(granted())
-    put(here.lowers[A].more[kind], legacy(made))
-    taken(here, key)
+    world = adopting(rbac_world())
+    put(world.lowers[A].more[kind], legacy(made))
+    taken(world, key)
 
 
 def test_an_adopted_role_binding_to_another_role_is_replaced() -> None:
     """It would grant other permissions to our ServiceAccounts, and its role reference is immutable."""
     other = binding(kind="ClusterRole", name="cluster-admin", subjects=[])
-    here = adopting(with_role(granted()))
-    put(here.lowers[A].more[ROLE_BINDING], legacy(other))
-    taken(here, BINDING_KEY)
-    here = with_binding(with_role(granted()), roleRef=other["roleRef"], subjects=[])
-    (step,) = planned(here, BINDING_KEY).steps
+    world = adopting(put_lower_role(rbac_world()))
+    put(world.lowers[A].more[ROLE_BINDING], legacy(other))
+    taken(world, BINDING_KEY)
+    world = put_lower_binding(put_lower_role(rbac_world()), roleRef=other["roleRef"], subjects=[])
+    (step,) = planned(world, BINDING_KEY).steps
     assert (step.verb, step.uid) == ("delete", "below-binding")
 
 
 def test_a_role_binding_is_deleted_if_another_owner_has_its_role_now() -> None:
     """The role name stands for other permissions then."""
-    here = with_binding(granted(), subjects=[ROBOT])
-    put(here.lowers[A].more[ROLE], thing("Role", "reader"))
-    (step,) = planned(here, BINDING_KEY).steps
+    world = put_lower_binding(rbac_world(), subjects=[ROBOT])
+    put(world.lowers[A].more[ROLE], make_object("Role", "reader"))
+    (step,) = planned(world, BINDING_KEY).steps
     assert (step.verb, step.uid) == ("delete", "below-binding")
 
 
@@ -311,12 +328,12 @@ def test_a_token_secret_is_adopted_before_tokens_are_requested(owner: Any) -> No
     """No token is written to a Secret of another owner."""
     ref, key = Ref(A, SECRET, "default", "tokens"), Key("token", A, "default", "web")
     meta = {"name": "tokens", "namespace": "default"}
-    wanted = marked({"kind": "Secret", "metadata": meta, "data": {"token": ""}}, "Pod-web")
-    found = thing("Secret", "tokens", uid="theirs")
-    here = adopting(granted())
-    put(here.lowers[A].secrets, found if owner is None else marked(found, "Pod-web", owner, uid="theirs"))
+    wanted = with_owner_marks({"kind": "Secret", "metadata": meta, "data": {"token": ""}}, "Pod-web")
+    found = make_object("Secret", "tokens", uid="theirs")
+    world = adopting(rbac_world())
+    put(world.lowers[A].secrets, found if owner is None else with_owner_marks(found, "Pod-web", owner, uid="theirs"))
     account = Ref(UPPER, SERVICE_ACCOUNT, "default", "robot")
-    plans = plan(key, Decision((TokenSecret(ref, account, (), wanted, "because"),)), here)
+    plans = plan(key, Decision((TokenSecret(ref, account, (), wanted, "because"),)), world)
     if owner is None:
         assert plans.steps == ()
         assert plans.problem is not None

@@ -3,40 +3,40 @@
 from typing import Any
 
 import pytest
-from rulekit import Asked
+from rulekit import RuleUnderTest
 from storagekit import (
     KEY,
     RULE,
     USES,
-    above,
-    below,
-    bound,
-    claim,
-    copy,
-    ground,
-    planned,
-    reason,
-    settled_claim,
-    the_step,
-    volume,
-    volumes,
+    make_claim,
+    make_lower_claim,
+    make_placeholder,
+    only_step,
+    plan_of,
+    problem_reason,
+    put_bound_claim,
+    put_bound_pod,
+    put_lower_claims,
+    put_upper_claims,
+    put_upper_volumes,
+    storage_world,
 )
 from worldkit import (
     OWNER_HERE,
     STRANGER,
     A,
     B,
-    changed,
-    decided,
-    drop,
-    lose,
-    marked,
-    names,
+    change_as_other_client,
+    decision_and_plan,
+    delete_observed,
+    make_lower_pod,
+    make_object,
+    make_upper_pod,
     put,
-    stored,
-    thing,
-    twin,
-    upper_pod,
+    relist_without,
+    sorted_names,
+    stored_bytes,
+    with_owner_marks,
 )
 
 from tensile.names import LOWER, LOWER_CLAIM_UID, OWNER, OWNER_NAME, UPPER_UID
@@ -50,10 +50,10 @@ from tensile.reconcile.world import Problem, World
 REF = Ref(A, CLAIM, "default", "data")
 ABOVE = Ref(UPPER, CLAIM, "default", "data")
 DENIED = Problem("Forbidden", "exceeded quota: full")
-_BINDING = copy(claim())
+_BINDING = make_lower_claim(make_claim())
 DATA = [
-    copy(claim(), "1Gi"),
-    copy(claim(), phase="Lost"),
+    make_lower_claim(make_claim(), "1Gi"),
+    make_lower_claim(make_claim(), phase="Lost"),
     {
         **_BINDING,
         "metadata": _BINDING["metadata"]
@@ -67,10 +67,10 @@ DATA_IDS = ["bound", "lost its volume", "about to be bound"]
 
 def test_a_claim_is_created_in_the_lower_of_its_selected_node() -> None:
     """It has the lower's class and our marks, but no metadata that the upper cluster's controllers added."""
-    here = ground()
+    world = storage_world()
     notes = {"note": "kept", "pv.kubernetes.io/bind-completed": "yes", "kubectl.kubernetes.io/last-applied": "{}"}
-    above(here, claim(node=A, labels={"app": "db"}, annotations=notes, finalizers=["x"]))
-    step = the_step(here)
+    put_upper_claims(world, make_claim(node=A, labels={"app": "db"}, annotations=notes, finalizers=["x"]))
+    step = only_step(world)
     assert (step.verb, step.ref) == ("create", REF)
     assert step.body is not None
     assert step.body["metadata"] == {
@@ -84,7 +84,7 @@ def test_a_claim_is_created_in_the_lower_of_its_selected_node() -> None:
         "resources": {"requests": {"storage": "1Gi"}},
         "storageClassName": "disk",
     }
-    assert planned(here, KEY._replace(lower=B)) == Plan(())
+    assert plan_of(world, KEY._replace(lower=B)) == Plan(())
 
 
 @pytest.mark.parametrize(
@@ -95,9 +95,9 @@ def test_all_requests_of_a_claim_are_copied(field: str) -> None:
 
     A claim without a class gets the lower's default.
     """
-    asked = claim(volume="pvc-1")
-    asked["spec"] |= {field: "asked"}
-    made = lower_claim(asked, OWNER_HERE, "default", None)
+    upper_claim = make_claim(volume="pvc-1")
+    upper_claim["spec"] |= {field: "asked"}
+    made = lower_claim(upper_claim, OWNER_HERE, "default", None)
     assert made["spec"][field] == "asked"
     assert made["spec"].keys().isdisjoint({"volumeName", "storageClassName"})
 
@@ -107,45 +107,51 @@ def test_a_claim_without_a_selected_node_is_created_with_its_bound_pod() -> None
 
     An annotation records the lower first, for later engines.
     """
-    here = ground()
-    above(here, claim())
-    assert planned(here) == Plan(())
-    bound(here)
-    noted, made = planned(here).steps
+    world = storage_world()
+    put_upper_claims(world, make_claim())
+    assert plan_of(world) == Plan(())
+    put_bound_pod(world)
+    noted, made = plan_of(world).steps
     assert (noted.verb, noted.ref, noted.uid) == ("patch", ABOVE, "claim-data")
     assert noted.patch is not None
     assert noted.patch.body["metadata"]["annotations"] == {LOWER: A}
     assert {"uid", "resourceVersion"} <= noted.patch.body["metadata"].keys()
     assert (made.verb, made.ref.cluster) == ("create", A)
-    above(here, claim(annotations={LOWER: A}))
-    assert the_step(here).verb == "create"
-    assert LOWER not in metadata(the_step(here).body or {})["annotations"]
+    put_upper_claims(world, make_claim(annotations={LOWER: A}))
+    assert only_step(world).verb == "create"
+    assert LOWER not in metadata(only_step(world).body or {})["annotations"]
 
 
 def test_the_claim_of_an_ephemeral_volume_is_not_mirrored() -> None:
     """The lower cluster creates its own claim for the lower pod."""
-    here = ground()
-    above(here, claim(node=A, ownerReferences=[{"kind": "Pod", "name": "web", "controller": True}]))
-    assert planned(here) == Plan(())
+    world = storage_world()
+    put_upper_claims(world, make_claim(node=A, ownerReferences=[{"kind": "Pod", "name": "web", "controller": True}]))
+    assert plan_of(world) == Plan(())
 
 
 def test_no_claim_is_created_for_a_node_of_another_owner_or_if_it_is_terminating() -> None:
     """Pods of such a node are not ours."""
-    here = ground()
-    above(here, claim(node=A, deletionTimestamp="2026-03-01T12:00:00Z"))
-    assert planned(here) == Plan(())
-    above(here, claim(node=A, uid="another"))
-    drop(here.upper.nodes, A, "")
-    put(here.upper.nodes, thing("Node", A, ""))
-    assert planned(here) == Plan(())
+    world = storage_world()
+    put_upper_claims(world, make_claim(node=A, deletionTimestamp="2026-03-01T12:00:00Z"))
+    assert plan_of(world) == Plan(())
+    put_upper_claims(world, make_claim(node=A, uid="another"))
+    delete_observed(world.upper.nodes, A, "")
+    put(world.upper.nodes, make_object("Node", A, ""))
+    assert plan_of(world) == Plan(())
 
 
 def test_a_lower_claim_of_another_owner_is_a_conflict() -> None:
     """It is not changed, and the problem is reported."""
-    here = ground()
-    above(here, claim(node=A))
-    below(here, {**copy(claim()), "metadata": {**thing("", "data")["metadata"], "labels": {OWNER: OWNER_HERE.mark}}})
-    assert reason(here) == "NameConflict"
+    world = storage_world()
+    put_upper_claims(world, make_claim(node=A))
+    put_lower_claims(
+        world,
+        {
+            **make_lower_claim(make_claim()),
+            "metadata": {**make_object("", "data")["metadata"], "labels": {OWNER: OWNER_HERE.mark}},
+        },
+    )
+    assert problem_reason(world) == "NameConflict"
 
 
 def test_a_denied_claim_is_returned_to_the_scheduler() -> None:
@@ -153,28 +159,28 @@ def test_a_denied_claim_is_returned_to_the_scheduler() -> None:
 
     This only happens while no pod is bound, and only because of the response to the last try.
     """
-    here = ground()
-    above(here, claim(node=A))
-    here.problems[KEY] = DENIED
-    event, patch = planned(here).steps
+    world = storage_world()
+    put_upper_claims(world, make_claim(node=A))
+    world.problems[KEY] = DENIED
+    event, patch = plan_of(world).steps
     assert event.body is not None
     assert (event.body["reason"], event.body["message"]) == ("ProvisioningFailed", DENIED.message)
     assert [one["path"] for one in patch.operations] == [f"/metadata/annotations/{SELECTED_NODE.replace('/', '~1')}"]
-    assert (patch.ref, patch.uid, reason(here)) == (ABOVE, "claim-data", "Forbidden")
-    here.problems[KEY] = Problem("ClaimInOtherCluster", "an earlier finding")
-    assert the_step(here).verb == "create"
+    assert (patch.ref, patch.uid, problem_reason(world)) == (ABOVE, "claim-data", "Forbidden")
+    world.problems[KEY] = Problem("ClaimInOtherCluster", "an earlier finding")
+    assert only_step(world).verb == "create"
 
 
 def test_the_selected_node_of_a_bound_claim_is_that_of_its_volume() -> None:
     """Schedulers that ignore volumes need it, and a claim that names a node is not changed."""
-    here = ground()
-    settled_claim(here, annotations={"pv.kubernetes.io/bind-completed": "yes"})
-    step = the_step(here)
+    world = storage_world()
+    put_bound_claim(world, annotations={"pv.kubernetes.io/bind-completed": "yes"})
+    step = only_step(world)
     assert (step.ref, step.uid) == (ABOVE, "claim-data")
     path = f"/metadata/annotations/{SELECTED_NODE.replace('/', '~1')}"
     assert step.operations == ({"op": "add", "path": path, "value": A},)
-    settled_claim(here, node=A)
-    assert planned(here) == Plan(())
+    put_bound_claim(world, node=A)
+    assert plan_of(world) == Plan(())
 
 
 # Claims with another home.
@@ -182,39 +188,39 @@ def test_the_selected_node_of_a_bound_claim_is_that_of_its_volume() -> None:
 
 def test_a_pod_reports_that_its_claim_has_its_volume_in_another_lower() -> None:
     """It depends on no other lower, and a lower without pods of the claim reports no problem."""
-    here = ground()
-    made = settled_claim(here, B)
-    assert planned(here) == Plan(())
-    bound(here)
-    decision, found = decided(RULE, KEY, here)
+    world = storage_world()
+    made = put_bound_claim(world, B)
+    assert plan_of(world) == Plan(())
+    put_bound_pod(world)
+    decision, found = decision_and_plan(RULE, KEY, world)
     assert decision.depends_on == ()
     assert found.problem == (
         "ClaimInOtherCluster",
         "claim default/data has its volume in lower cluster lower-b, not in the cluster of its pod",
     )
-    below(here, copy(made, "1Gi"))
-    assert reason(here) == "ClaimInOtherCluster"
-    below(here, copy(claim(uid="earlier"), "1Gi"))
-    assert reason(here) == "ClaimInOtherCluster"
+    put_lower_claims(world, make_lower_claim(made, "1Gi"))
+    assert problem_reason(world) == "ClaimInOtherCluster"
+    put_lower_claims(world, make_lower_claim(make_claim(uid="earlier"), "1Gi"))
+    assert problem_reason(world) == "ClaimInOtherCluster"
 
 
 def test_a_pod_reports_that_its_claim_waits_for_another_claims_volume() -> None:
     """It also does if a copy already exists in the lower cluster."""
-    here = ground()
-    above(here, claim(volume="pvc-other"))
-    volumes(here, volume(claim("other"), name="pvc-other"))
-    bound(here)
-    assert reason(here) == "ClaimNotBound"
-    below(here, copy(claim(), "1Gi"))
-    assert reason(here) == "ClaimNotBound"
+    world = storage_world()
+    put_upper_claims(world, make_claim(volume="pvc-other"))
+    put_upper_volumes(world, make_placeholder(make_claim("other"), name="pvc-other"))
+    put_bound_pod(world)
+    assert problem_reason(world) == "ClaimNotBound"
+    put_lower_claims(world, make_lower_claim(make_claim(), "1Gi"))
+    assert problem_reason(world) == "ClaimNotBound"
 
 
 def test_a_claim_that_is_selected_for_a_real_node_is_a_problem() -> None:
     """Pods on virtual nodes cannot use its volume."""
-    here = ground()
-    above(here, claim(node="real-node"))
-    bound(here)
-    assert planned(here).problem == (
+    world = storage_world()
+    put_upper_claims(world, make_claim(node="real-node"))
+    put_bound_pod(world)
+    assert plan_of(world).problem == (
         "ClaimInOtherCluster",
         "claim default/data gets its volume on node real-node, not on the node of its pod",
     )
@@ -222,61 +228,61 @@ def test_a_claim_that_is_selected_for_a_real_node_is_a_problem() -> None:
 
 def test_the_copy_of_a_claim_with_a_new_home_is_deleted_if_it_has_no_volume() -> None:
     """No pod can have written to it, but one that a pod mounts may get its volume at any moment."""
-    here = ground()
-    above(here, claim(node=B))
-    below(here, copy(claim()))
-    step = the_step(here)
+    world = storage_world()
+    put_upper_claims(world, make_claim(node=B))
+    put_lower_claims(world, make_lower_claim(make_claim()))
+    step = only_step(world)
     assert (step.verb, step.ref, step.uid) == ("delete", REF, "below-claim-data")
-    assert step.version == str(here.lowers[A].more[CLAIM].get("default", "data").version)
-    put(here.lowers[A].pods, twin(upper_pod(spec=USES)))
-    assert planned(here) == Plan(())
+    assert step.version == str(world.lowers[A].more[CLAIM].get("default", "data").version)
+    put(world.lowers[A].pods, make_lower_pod(make_upper_pod(spec=USES)))
+    assert plan_of(world) == Plan(())
 
 
 @pytest.mark.parametrize("one", DATA, ids=DATA_IDS)
 def test_a_copy_that_may_hold_data_is_kept_whatever_node_the_scheduler_selects(one: Manifest) -> None:
     """A pod may have written data before the upper cluster shows its volume, so no other node can have the claim."""
-    here = ground()
-    above(here, claim(node=B))
-    below(here, one)
-    assert [step for step in planned(here).steps if step.ref == REF] == []
-    assert planned(here, KEY._replace(lower=B)) == Plan(())
+    world = storage_world()
+    put_upper_claims(world, make_claim(node=B))
+    put_lower_claims(world, one)
+    assert [step for step in plan_of(world).steps if step.ref == REF] == []
+    assert plan_of(world, KEY._replace(lower=B)) == Plan(())
 
 
 def test_a_claim_of_an_excluded_namespace_is_reported_and_not_created() -> None:
     """No pod of the namespace is mirrored, and a lower that is not selected reports no problem."""
-    here = ground()
-    here.topology = here.topology.model_copy(update={"exclude_namespaces": ("default",)})
-    above(here, claim(node=A))
-    assert reason(here) == "NamespaceExcluded"
-    assert [(step.ref.kind.name, step.subresource) for step in planned(here).steps] == [
+    world = storage_world()
+    world.topology = world.topology.model_copy(update={"exclude_namespaces": ("default",)})
+    put_upper_claims(world, make_claim(node=A))
+    assert problem_reason(world) == "NamespaceExcluded"
+    assert [(step.ref.kind.name, step.subresource) for step in plan_of(world).steps] == [
         ("PersistentVolumeClaim", "status"),
         ("Event", ""),
     ]
-    assert planned(here, KEY._replace(lower=B)) == Plan(())
-    bound(here)
-    above(here, claim())
-    assert planned(here) == Plan(())
+    assert plan_of(world, KEY._replace(lower=B)) == Plan(())
+    put_bound_pod(world)
+    put_upper_claims(world, make_claim())
+    assert plan_of(world) == Plan(())
 
 
 def test_a_copy_with_a_volume_is_kept_if_its_claim_has_another_home() -> None:
     """It may hold data, but a copy without a volume is deleted."""
-    here = ground()
-    made = settled_claim(here, B)
-    below(here, copy(made, "1Gi"))
-    assert planned(here) == Plan(())
-    below(here, copy(made, uid="another"))
-    assert the_step(here).verb == "delete"
+    world = storage_world()
+    made = put_bound_claim(world, B)
+    put_lower_claims(world, make_lower_claim(made, "1Gi"))
+    assert plan_of(world) == Plan(())
+    put_lower_claims(world, make_lower_claim(made, uid="another"))
+    assert only_step(world).verb == "delete"
 
 
 def test_a_copy_without_a_volume_is_deleted_with_its_last_pod() -> None:
     """The next pod causes its creation again."""
-    here = ground()
-    above(here, claim())
-    below(here, copy(claim()))
-    bound(here)
-    assert planned(here) == Plan(())
-    drop(here.lowers[A].upper_pods, "web")
-    assert the_step(here).verb == "delete"
+    world = storage_world()
+    put_upper_claims(world, make_claim())
+    put_lower_claims(world, make_lower_claim(make_claim()))
+    put_bound_pod(world)
+    assert plan_of(world) == Plan(())
+    delete_observed(world.lowers[A].upper_pods, "web")
+    assert only_step(world).verb == "delete"
 
 
 # Copies without an upper claim.
@@ -284,65 +290,67 @@ def test_a_copy_without_a_volume_is_deleted_with_its_last_pod() -> None:
 
 def test_a_copy_without_a_volume_is_deleted_with_its_upper_claim() -> None:
     """The deletion or replacement must be observed: a claim that a list or a read lacks does not suffice."""
-    here = ground()
-    above(here, claim())
-    below(here, copy(claim()))
-    lose(here.upper.more[CLAIM], "data")
-    assert planned(here) == Plan(())
-    above(here, claim(uid="second"))
-    assert the_step(here).verb == "delete"
-    above(here, claim())
-    here.upper.more[CLAIM].confirm_absent("default", "data")
-    assert planned(here) == Plan(())
-    here.upper.more[CLAIM].remove(stored(claim(), here.upper.more[CLAIM].version + 1))
-    assert the_step(here).reason == "the upper claim was deleted before it had a volume"
+    world = storage_world()
+    put_upper_claims(world, make_claim())
+    put_lower_claims(world, make_lower_claim(make_claim()))
+    relist_without(world.upper.more[CLAIM], "data")
+    assert plan_of(world) == Plan(())
+    put_upper_claims(world, make_claim(uid="second"))
+    assert only_step(world).verb == "delete"
+    put_upper_claims(world, make_claim())
+    world.upper.more[CLAIM].confirm_absent("default", "data")
+    assert plan_of(world) == Plan(())
+    world.upper.more[CLAIM].remove(stored_bytes(make_claim(), world.upper.more[CLAIM].version + 1))
+    assert only_step(world).reason == "the upper claim was deleted before it had a volume"
 
 
 def test_a_copy_is_kept_if_another_claim_was_deleted_or_a_volume_is_retained() -> None:
     """The other claim had the same name, and a retained volume shows that the data exist."""
-    here = ground()
-    below(here, copy(claim(uid="first")))
-    above(here, claim())
-    drop(here.upper.more[CLAIM], "data")
-    assert planned(here) == Plan(())
-    below(here, copy(claim()))
-    assert the_step(here).verb == "delete"
-    volumes(here, volume(claim(), phase="Released", policy="Retain"))
-    assert planned(here) == Plan(())
+    world = storage_world()
+    put_lower_claims(world, make_lower_claim(make_claim(uid="first")))
+    put_upper_claims(world, make_claim())
+    delete_observed(world.upper.more[CLAIM], "data")
+    assert plan_of(world) == Plan(())
+    put_lower_claims(world, make_lower_claim(make_claim()))
+    assert only_step(world).verb == "delete"
+    put_upper_volumes(world, make_placeholder(make_claim(), phase="Released", policy="Retain"))
+    assert plan_of(world) == Plan(())
 
 
 @pytest.mark.parametrize("one", DATA, ids=DATA_IDS)
 @pytest.mark.parametrize("named", [True, False], ids=["with its placeholder", "without"])
 def test_the_claim_rule_never_deletes_a_copy_with_a_volume(*, named: bool, one: Manifest) -> None:
     """Only the reclaim policy of a placeholder can cause its deletion, whatever upper objects are missing."""
-    here = ground()
-    made = claim(volume="pvc-claim-data")
-    above(here, made)
-    below(here, one)
+    world = storage_world()
+    made = make_claim(volume="pvc-claim-data")
+    put_upper_claims(world, made)
+    put_lower_claims(world, one)
     if named:
-        volumes(here, volume(made, phase="Released", policy="Retain"))
-    drop(here.upper.more[CLAIM], "data")
-    assert planned(here) == Plan(())
+        put_upper_volumes(world, make_placeholder(made, phase="Released", policy="Retain"))
+    delete_observed(world.upper.more[CLAIM], "data")
+    assert plan_of(world) == Plan(())
 
 
 def test_a_new_claim_waits_while_the_old_copy_is_deleted() -> None:
     """With the policy Delete, its name is free soon."""
-    here = ground()
-    old = claim(volume="pvc-claim-data")
-    below(here, copy(old, "1Gi"))
-    volumes(here, volume(old, phase="Released"))
-    above(here, claim(node=A, uid="second"))
-    assert planned(here) == Plan(())
+    world = storage_world()
+    old = make_claim(volume="pvc-claim-data")
+    put_lower_claims(world, make_lower_claim(old, "1Gi"))
+    put_upper_volumes(world, make_placeholder(old, phase="Released"))
+    put_upper_claims(world, make_claim(node=A, uid="second"))
+    assert plan_of(world) == Plan(())
 
 
 def test_a_retained_volume_that_is_bound_again_is_used_by_its_new_claim() -> None:
     """A user bound it to the new claim, so the lower claim is marked again and keeps its data."""
-    here = ground()
-    old, new = claim(volume="pvc-claim-data"), claim(volume="pvc-claim-data", uid="second")
-    below(here, copy(old, "1Gi"))
-    volumes(here, volume(new, name="pvc-claim-data", annotations={LOWER_CLAIM_UID: "below-claim-data"}))
-    above(here, new)
-    step = the_step(here)
+    world = storage_world()
+    old, new = make_claim(volume="pvc-claim-data"), make_claim(volume="pvc-claim-data", uid="second")
+    put_lower_claims(world, make_lower_claim(old, "1Gi"))
+    put_upper_volumes(
+        world, make_placeholder(new, name="pvc-claim-data", annotations={LOWER_CLAIM_UID: "below-claim-data"})
+    )
+    put_upper_claims(world, new)
+    step = only_step(world)
     assert step.uid == "below-claim-data"
     assert [(one["path"], one["value"]) for one in step.operations] == [
         ("/metadata/annotations/tensile-kube.io~1upper-uid", "second")
@@ -351,75 +359,77 @@ def test_a_retained_volume_that_is_bound_again_is_used_by_its_new_claim() -> Non
 
 def test_a_lower_claim_of_another_uid_is_not_used_for_a_retained_volume() -> None:
     """A user created it by hand, but the data are in the claim whose UID the volume names."""
-    here = ground()
-    new = claim(volume="pvc-claim-data", uid="second")
-    below(here, copy(claim(), "1Gi", uid="by-hand"))
-    volumes(here, volume(new, name="pvc-claim-data", annotations={LOWER_CLAIM_UID: "below-claim-data"}))
-    above(here, new)
-    assert reason(here) == "ClaimRetained"
+    world = storage_world()
+    new = make_claim(volume="pvc-claim-data", uid="second")
+    put_lower_claims(world, make_lower_claim(make_claim(), "1Gi", uid="by-hand"))
+    put_upper_volumes(
+        world, make_placeholder(new, name="pvc-claim-data", annotations={LOWER_CLAIM_UID: "below-claim-data"})
+    )
+    put_upper_claims(world, new)
+    assert problem_reason(world) == "ClaimRetained"
 
 
 def test_a_copy_with_an_earlier_storage_class_stays_the_copy() -> None:
     """`storageClasses` may change while a claim waits for its volume, but the class of a claim is immutable."""
-    here = ground()
-    made = claim(node=A)
-    above(here, made)
-    earlier = copy(made)
-    below(here, {**earlier, "spec": {**earlier["spec"], "storageClassName": "slow"}})
-    assert planned(here) == Plan(())
+    world = storage_world()
+    made = make_claim(node=A)
+    put_upper_claims(world, made)
+    earlier = make_lower_claim(made)
+    put_lower_claims(world, {**earlier, "spec": {**earlier["spec"], "storageClassName": "slow"}})
+    assert plan_of(world) == Plan(())
 
 
 # Dependencies of pods.
 
 
-def awaited(here: World, lower: str = A) -> list[str]:
+def awaited(world: World, lower: str = A) -> list[str]:
     """Return the keys on which a pod with claim `data` depends."""
     needs = [Reference(CLAIM.name, "data", optional=False), Reference("Secret", "other", optional=False)]
-    return list(names(missing(here, here.lowers[lower], "default", needs)))
+    return list(sorted_names(missing(world, world.lowers[lower], "default", needs)))
 
 
 def test_a_pod_waits_for_the_copy_of_its_claim() -> None:
     """The copy need not be bound, because a lower cluster creates some volumes only for existing pods."""
-    here = ground()
-    assert awaited(here) == ["default/data"]
-    above(here, claim())
-    bound(here)
-    assert awaited(here) == ["default/data"]
-    below(here, copy(claim()))
-    assert awaited(here) == []
-    above(here, claim(uid="second"))
-    assert awaited(here) == ["default/data"]
+    world = storage_world()
+    assert awaited(world) == ["default/data"]
+    put_upper_claims(world, make_claim())
+    put_bound_pod(world)
+    assert awaited(world) == ["default/data"]
+    put_lower_claims(world, make_lower_claim(make_claim()))
+    assert awaited(world) == []
+    put_upper_claims(world, make_claim(uid="second"))
+    assert awaited(world) == ["default/data"]
 
 
 def test_a_pod_waits_if_its_claim_has_its_home_in_another_lower() -> None:
     """The copy in its own lower would be an empty volume."""
-    here = ground()
-    made = settled_claim(here, B)
-    below(here, copy(made, "1Gi"))
-    assert awaited(here) == ["default/data"]
-    assert awaited(here, B) == []
+    world = storage_world()
+    made = put_bound_claim(world, B)
+    put_lower_claims(world, make_lower_claim(made, "1Gi"))
+    assert awaited(world) == ["default/data"]
+    assert awaited(world, B) == []
 
 
 def test_without_the_controller_a_pod_with_a_claim_waits_and_has_a_problem() -> None:
     """A lower claim of that name belongs to another owner, and the message has the remedy."""
-    here = ground()
-    lower = here.lowers[A]
+    world = storage_world()
+    lower = world.lowers[A]
     lower.spec = lower.spec.model_copy(update={"controllers": ()})
-    above(here, claim(node=A))
-    assert (planned(here), list(RULE.keys(here, A))) == (Plan(()), [])
-    bound(here)
-    assert awaited(here) == ["default/data"]
+    put_upper_claims(world, make_claim(node=A))
+    assert (plan_of(world), list(RULE.keys(world, A))) == (Plan(()), [])
+    put_bound_pod(world)
+    assert awaited(world) == ["default/data"]
     where = f"claim {KEY.namespace}/{KEY.name}"
-    words = f"{where}: controller PV is not enabled for lower cluster lower-a: add PV to controllers"
-    assert planned(here) == Plan((), Problem("ClaimNotMirrored", words))
+    message = f"{where}: controller PV is not enabled for lower cluster lower-a: add PV to controllers"
+    assert plan_of(world) == Plan((), Problem("ClaimNotMirrored", message))
 
 
 def test_a_missing_claim_is_a_problem_if_a_pod_needs_it() -> None:
     """Kubernetes reports it in the same way."""
-    here = ground()
-    assert planned(here) == Plan(())
-    bound(here)
-    assert planned(here).problem == (
+    world = storage_world()
+    assert plan_of(world) == Plan(())
+    put_bound_pod(world)
+    assert plan_of(world).problem == (
         "PersistentVolumeClaimNotFound",
         "PersistentVolumeClaim default/data does not exist in the upper cluster",
     )
@@ -431,78 +441,89 @@ CACHES: list[Any] = [("upper", CLAIM), ("upper", VOLUME), ("lower", CLAIM), ("lo
 @pytest.mark.parametrize(("side", "kind"), CACHES)
 def test_nothing_is_decided_from_a_cache_that_is_not_synced(side: str, kind: Any) -> None:
     """An object that it lacks may exist."""
-    here = ground()
-    above(here, claim(node=A))
-    assert the_step(here).verb == "create"
-    cache = (here.upper if side == "upper" else here.lowers[A]).more[kind]
+    world = storage_world()
+    put_upper_claims(world, make_claim(node=A))
+    assert only_step(world).verb == "create"
+    cache = (world.upper if side == "upper" else world.lowers[A]).more[kind]
     cache.mark_stale()
-    assert planned(here) == Plan(())
+    assert plan_of(world) == Plan(())
 
 
 def test_a_copy_of_another_owner_is_not_deleted() -> None:
     """Its upper claim is missing, but that does not matter."""
-    here = ground()
-    below(here, marked(copy(claim()), "claim-data", STRANGER))
-    assert planned(here) == Plan(())
+    world = storage_world()
+    put_lower_claims(world, with_owner_marks(make_lower_claim(make_claim()), "claim-data", STRANGER))
+    assert plan_of(world) == Plan(())
 
 
 # Keys that changes enqueue.
 
-heard = Asked(RULE, KEY).heard
+heard = RuleUnderTest(RULE, KEY).affected_keys
 
 
 def test_every_used_selected_or_copied_claim_has_one_key() -> None:
     """A claim with only an annotation for the lower has a key too, because the annotation must be removed."""
-    here = ground()
-    above(here, claim("chosen", node=A), claim("idle"), claim(), claim("noted", annotations={LOWER: A}))
-    bound(here)
-    below(here, copy(claim()), copy(claim("left")))
-    assert list(names(RULE.keys(here, A))) == ["default/chosen", "default/data", "default/left", "default/noted"]
-    assert list(RULE.keys(here, B)) == []
+    world = storage_world()
+    put_upper_claims(
+        world,
+        make_claim("chosen", node=A),
+        make_claim("idle"),
+        make_claim(),
+        make_claim("noted", annotations={LOWER: A}),
+    )
+    put_bound_pod(world)
+    put_lower_claims(world, make_lower_claim(make_claim()), make_lower_claim(make_claim("left")))
+    assert list(sorted_names(RULE.keys(world, A))) == [
+        "default/chosen",
+        "default/data",
+        "default/left",
+        "default/noted",
+    ]
+    assert list(RULE.keys(world, B)) == []
 
 
 def test_a_change_of_an_upper_claim_enqueues_the_key_of_each_lower_involved() -> None:
     """This includes the lower whose node was selected before."""
-    here = ground()
-    before, after = above(here, claim(node=A)), above(here, claim(node=B))
-    assert heard(here, "upper.PersistentVolumeClaim", before, after) == ["default/data"]
-    assert heard(here, "upper.PersistentVolumeClaim", before, after, B) == ["default/data"]
-    assert heard(here, "upper.PersistentVolumeClaim", after, after) == []
-    bound(here)
-    assert heard(here, "upper.PersistentVolumeClaim", after, after) == ["default/data"]
+    world = storage_world()
+    before, after = put_upper_claims(world, make_claim(node=A)), put_upper_claims(world, make_claim(node=B))
+    assert heard(world, "upper.PersistentVolumeClaim", before, after) == ["default/data"]
+    assert heard(world, "upper.PersistentVolumeClaim", before, after, B) == ["default/data"]
+    assert heard(world, "upper.PersistentVolumeClaim", after, after) == []
+    put_bound_pod(world)
+    assert heard(world, "upper.PersistentVolumeClaim", after, after) == ["default/data"]
 
 
 def test_a_node_that_becomes_ours_enqueues_the_keys_of_all_its_claims() -> None:
     """No claim was created without it."""
-    here = ground()
-    above(here, claim(node=A))
-    node = here.upper.nodes.get("", A)
-    assert heard(here, "upper.nodes", None, node) == ["default/data"]
-    assert heard(here, "upper.nodes", node, node) == []
+    world = storage_world()
+    put_upper_claims(world, make_claim(node=A))
+    node = world.upper.nodes.get("", A)
+    assert heard(world, "upper.nodes", None, node) == ["default/data"]
+    assert heard(world, "upper.nodes", node, node) == []
 
 
 def test_a_change_of_an_upper_volume_enqueues_the_key_of_its_claim() -> None:
     """The volume determines the home of the claim."""
-    here = ground()
-    made = settled_claim(here)
-    entry = here.upper.more[VOLUME].get("", "pvc-claim-data")
-    assert heard(here, "upper.PersistentVolume", None, entry) == ["default/data"]
-    assert heard(here, "upper.PersistentVolume", None, entry, B) == []
-    bound(here, lower=B)
-    assert heard(here, "upper.PersistentVolume", entry, None, B) == ["default/data"]
+    world = storage_world()
+    made = put_bound_claim(world)
+    entry = world.upper.more[VOLUME].get("", "pvc-claim-data")
+    assert heard(world, "upper.PersistentVolume", None, entry) == ["default/data"]
+    assert heard(world, "upper.PersistentVolume", None, entry, B) == []
+    put_bound_pod(world, lower=B)
+    assert heard(world, "upper.PersistentVolume", entry, None, B) == ["default/data"]
     assert made["metadata"]["name"] == "data"
 
 
 def test_a_pod_that_begins_or_stops_using_a_claim_enqueues_its_key() -> None:
     """Other changes of a pod do not, except for its end."""
-    here = ground()
-    pod = bound(here)
-    ended = changed(here.lowers[A].upper_pods, "web", _end)
-    assert heard(here, "upper_pods", None, pod) == heard(here, "upper_pods", pod, None) == ["default/data"]
-    assert heard(here, "upper_pods", pod, pod) == []
-    assert heard(here, "upper_pods", pod, ended) == ["default/data"]
-    assert heard(here, "pods", pod, None) == ["default/data"]
-    assert heard(here, "pods", None, pod) == []
+    world = storage_world()
+    pod = put_bound_pod(world)
+    ended = change_as_other_client(world.lowers[A].upper_pods, "web", _end)
+    assert heard(world, "upper_pods", None, pod) == heard(world, "upper_pods", pod, None) == ["default/data"]
+    assert heard(world, "upper_pods", pod, pod) == []
+    assert heard(world, "upper_pods", pod, ended) == ["default/data"]
+    assert heard(world, "pods", pod, None) == ["default/data"]
+    assert heard(world, "pods", None, pod) == []
 
 
 def _end(pod: Manifest) -> None:
@@ -511,6 +532,6 @@ def _end(pod: Manifest) -> None:
 
 def test_a_change_of_a_lower_claim_enqueues_its_key() -> None:
     """Its creation and its deletion are watched."""
-    here = ground()
-    entry = below(here, copy(claim()))
-    assert heard(here, "PersistentVolumeClaim", entry, None) == ["default/data"]
+    world = storage_world()
+    entry = put_lower_claims(world, make_lower_claim(make_claim()))
+    assert heard(world, "PersistentVolumeClaim", entry, None) == ["default/data"]

@@ -1,8 +1,21 @@
 """Tests of data sources of claims: only an upper claim whose copy is ours, and no object of the lower cluster alone."""
 
 import pytest
-from storagekit import KEY, above, below, bound, claim, copy, ground, planned, reason, settled_claim, volume, volumes
-from worldkit import A, decided, thing
+from storagekit import (
+    KEY,
+    make_claim,
+    make_lower_claim,
+    make_placeholder,
+    plan_of,
+    problem_reason,
+    put_bound_claim,
+    put_bound_pod,
+    put_lower_claims,
+    put_upper_claims,
+    put_upper_volumes,
+    storage_world,
+)
+from worldkit import A, decision_and_plan, make_object
 
 from tensile.objects import CLAIM, Manifest
 from tensile.reconcile.rules.claim_rule import ClaimRule, key_of
@@ -16,41 +29,41 @@ ELSEWHERE = {**ORIGIN, "namespace": "other"}
 
 def filled(source: Manifest, field: str = "dataSource", **given: str) -> Manifest:
     """Return an upper claim with a data source."""
-    made = claim(**given)
+    made = make_claim(**given)
     return {**made, "spec": {**made["spec"], field: source}}
 
 
 def used(source: Manifest, field: str = "dataSource") -> World:
     """Create a world in which a pod on lower-a uses such a claim."""
-    here = ground()
-    above(here, filled(source, field))
-    bound(here)
-    return here
+    world = storage_world()
+    put_upper_claims(world, filled(source, field))
+    put_bound_pod(world)
+    return world
 
 
 @pytest.mark.parametrize("field", ["dataSource", "dataSourceRef"])
 @pytest.mark.parametrize("source", [SNAPSHOT, ELSEWHERE], ids=["snapshot", "of another namespace"])
 def test_a_claim_with_a_data_source_that_is_not_mirrored_is_not_created(source: Manifest, field: str) -> None:
     """An object of that name in the lower cluster has other data, and an Event of the upper claim has the reason."""
-    here = used(source, field)
-    assert reason(here) == "ClaimNotMirrored"
-    words = f"claim default/data has the data source {source['kind']} origin"
-    assert (planned(here).problem or ("", ""))[1].startswith(words)
-    assert any(words in step.body["message"] for step in planned(here).steps if step.body)
+    world = used(source, field)
+    assert problem_reason(world) == "ClaimNotMirrored"
+    message = f"claim default/data has the data source {source['kind']} origin"
+    assert (plan_of(world).problem or ("", ""))[1].startswith(message)
+    assert any(message in step.body["message"] for step in plan_of(world).steps if step.body)
 
 
 def test_a_cloned_claim_waits_for_the_copy_of_its_source() -> None:
     """A lower claim of that name does not count unless it is the copy of the upper one."""
-    here = used(ORIGIN)
-    assert reason(here) == "ClaimNotMirrored"
-    assert decided(ClaimRule(), KEY, here)[0].depends_on == (key_of(A, "default", "origin"),)
-    below(here, {**copy(claim("origin"), "1Gi"), **thing(CLAIM.name, "origin")})
-    assert reason(here) == "ClaimNotMirrored"
-    origin = claim("origin", volume="pvc-claim-origin")
-    above(here, origin)
-    below(here, copy(origin, "1Gi"))
-    volumes(here, volume(origin))
-    found = planned(here)
+    world = used(ORIGIN)
+    assert problem_reason(world) == "ClaimNotMirrored"
+    assert decision_and_plan(ClaimRule(), KEY, world)[0].depends_on == (key_of(A, "default", "origin"),)
+    put_lower_claims(world, {**make_lower_claim(make_claim("origin"), "1Gi"), **make_object(CLAIM.name, "origin")})
+    assert problem_reason(world) == "ClaimNotMirrored"
+    origin = make_claim("origin", volume="pvc-claim-origin")
+    put_upper_claims(world, origin)
+    put_lower_claims(world, make_lower_claim(origin, "1Gi"))
+    put_upper_volumes(world, make_placeholder(origin))
+    found = plan_of(world)
     assert found.problem is None
     assert [(step.verb, step.ref.kind, step.ref.cluster) for step in found.steps if step.ref.cluster] == [
         ("create", CLAIM, A)
@@ -59,19 +72,19 @@ def test_a_cloned_claim_waits_for_the_copy_of_its_source() -> None:
 
 def test_the_selected_node_of_a_claim_without_its_source_is_removed() -> None:
     """The scheduler may then select the node of the lower that has the source."""
-    here = ground()
-    above(here, filled(ORIGIN, node=A))
+    world = storage_world()
+    put_upper_claims(world, filled(ORIGIN, node=A))
     taken = f"/metadata/annotations/{SELECTED_NODE.replace('/', '~1')}"
-    removed = [one["path"] for step in planned(here).steps for one in step.operations if one["op"] == "remove"]
+    removed = [one["path"] for step in plan_of(world).steps for one in step.operations if one["op"] == "remove"]
     assert removed == [taken]
 
 
 def test_an_existing_claim_is_not_affected_by_its_data_source() -> None:
     """It was filled when it was created."""
-    here = ground()
-    made = {**settled_claim(here)}
-    above(here, {**made, "spec": {**made["spec"], "dataSource": SNAPSHOT}})
-    assert planned(here).problem is None
+    world = storage_world()
+    made = {**put_bound_claim(world)}
+    put_upper_claims(world, {**made, "spec": {**made["spec"], "dataSource": SNAPSHOT}})
+    assert plan_of(world).problem is None
 
 
 def test_both_data_source_fields_are_read() -> None:

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from storagekit import claim, copy
-from worldkit import NOW, stored
+from storagekit import make_claim, make_lower_claim
+from worldkit import NOW, stored_bytes
 
 from tensile.kube.store import Cache, Entry
 from tensile.names import MIRRORED
@@ -20,23 +20,23 @@ THEIRS = {"type": "example.com/Theirs", "status": "True"}
 
 def upper(**status: Any) -> Manifest:
     """Return a bound upper claim with additional status."""
-    made = claim(volume="pvc-claim-data", resourceVersion="7")
+    made = make_claim(volume="pvc-claim-data", resourceVersion="7")
     return {**made, "status": made["status"] | status}
 
 
 def lower(**status: Any) -> Entry:
     """Return a bound lower claim with additional status."""
-    made = copy(claim(), "1Gi")
+    made = make_lower_claim(make_claim(), "1Gi")
     cache = Cache(claims.transform)
-    cache.put(stored({**made, "status": made["status"] | status}, 5))
+    cache.put(stored_bytes({**made, "status": made["status"] | status}, 5))
     found = cache.get("default", "data")
     assert found is not None
     return found
 
 
-def written(above: Manifest, below: Entry | None, problem: Problem | None = None) -> Manifest:
+def written(upper_object: Manifest, lower_entry: Entry | None, problem: Problem | None = None) -> Manifest:
     """Return the status that is patched with preconditions on UID and version, {} for none."""
-    wanted = status_updates(above, below, problem, NOW)
+    wanted = status_updates(upper_object, lower_entry, problem, NOW)
     if not wanted:
         return {}
     assert isinstance(wanted[0], Patched)
@@ -86,18 +86,18 @@ def test_conditions_of_other_clients_stay_unchanged() -> None:
 
 def test_the_status_of_an_unbound_claim_is_not_patched() -> None:
     """Kubernetes writes sizes when it binds a claim."""
-    pending = copy(claim())
+    pending = make_lower_claim(make_claim())
     cache = Cache(claims.transform)
-    cache.put(stored(pending, 5))
+    cache.put(stored_bytes(pending, 5))
     assert written(upper(conditions=[PENDING]), cache.get("default", "data")) == {}
-    unbound = claim(resourceVersion="7")
+    unbound = make_claim(resourceVersion="7")
     assert written(unbound, lower(capacity={"storage": "5Gi"})) == {}
 
 
 def test_a_problem_becomes_a_condition_and_one_event() -> None:
     """The condition is written again only if the problem changes, and is removed when it ends."""
     wanted = status_updates(upper(conditions=[THEIRS]), lower(), DENIED, NOW)
-    said = {
+    condition = {
         "type": MIRRORED,
         "status": "False",
         "reason": "Forbidden",
@@ -106,10 +106,10 @@ def test_a_problem_becomes_a_condition_and_one_event() -> None:
         "lastTransitionTime": "2026-03-01T12:00:00Z",
     }
     assert isinstance(wanted[0], Patched)
-    assert wanted[0].patch.body["status"] == {"conditions": [THEIRS, said]}
+    assert wanted[0].patch.body["status"] == {"conditions": [THEIRS, condition]}
     assert isinstance(wanted[1], EmitEvent)
     assert (wanted[1].reason, wanted[1].message, wanted[1].uid) == ("Forbidden", DENIED.message, "claim-data")
-    again = upper(conditions=[said | {"lastTransitionTime": "2026-02-01T00:00:00Z"}])
+    again = upper(conditions=[condition | {"lastTransitionTime": "2026-02-01T00:00:00Z"}])
     assert written(again, lower(), DENIED) == {}
     assert len(status_updates(again, lower(capacity={"storage": "5Gi"}), DENIED, NOW)) == 1
     assert written(again, lower(), Problem("Other", "reason"))["conditions"][0]["reason"] == "Other"
@@ -118,10 +118,10 @@ def test_a_problem_becomes_a_condition_and_one_event() -> None:
 
 def test_a_claim_is_returned_to_the_scheduler_with_an_event() -> None:
     """Provisioners do the same, and the patch requires an unchanged claim."""
-    told, patch = release_node(claim(node="lower-a", resourceVersion="7"), DENIED)
-    assert isinstance(told, EmitEvent)
+    event, patch = release_node(make_claim(node="lower-a", resourceVersion="7"), DENIED)
+    assert isinstance(event, EmitEvent)
     assert isinstance(patch, Patched)
-    assert (told.reason, patch.in_plan, patch.subresource) == ("ProvisioningFailed", True, "")
+    assert (event.reason, patch.in_plan, patch.subresource) == ("ProvisioningFailed", True, "")
     assert patch.patch.body == [
         {"op": "replace", "path": "/metadata/uid", "value": "claim-data"},
         {"op": "replace", "path": "/metadata/resourceVersion", "value": "7"},

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from rulekit import Asked
+from rulekit import RuleUnderTest
 from servicekit import (
     ALIAS_KEY,
     ALIAS_SLICE_KEY,
@@ -11,27 +11,27 @@ from servicekit import (
     SERVER,
     SLICE_KEY,
     SLICE_REF,
-    below,
-    done,
+    apply_desired,
     endpoint,
-    exposed,
-    running,
+    endpoint_slice,
+    lower_object,
+    put_lower_pod,
     service,
-    sliced,
+    service_world,
 )
 from worldkit import (
     OWNER_HERE,
     STRANGER,
     A,
     B,
-    changed,
-    decided,
-    drop,
-    marked,
-    names,
+    apply_topology,
+    change_as_other_client,
+    decision_and_plan,
+    delete_observed,
+    make_upper_pod,
     put,
-    reload,
-    upper_pod,
+    sorted_names,
+    with_owner_marks,
 )
 
 from tensile.kube import store
@@ -45,17 +45,17 @@ from tensile.reconcile.rules.services import service_key
 from tensile.reconcile.world import Problem
 
 RULE = endpoint_slices.RULE
-ASKED = Asked(RULE, SLICE_KEY)
-planned, the_step, heard = ASKED.plan, ASKED.step, ASKED.heard
+ASKED = RuleUnderTest(RULE, SLICE_KEY)
+planned, the_step, heard = ASKED.plan, ASKED.step, ASKED.affected_keys
 EVERY = ["default/kubernetes-upper", "default/web-1"]
 
 
 def test_a_slice_is_created_after_its_service() -> None:
     """It has the upper endpoints, whose addresses are valid in all clusters, without nodes, zones and pods."""
-    here = exposed()
-    decision, found = decided(RULE, SLICE_KEY, here)
+    world = service_world()
+    decision, found = decision_and_plan(RULE, SLICE_KEY, world)
     assert (decision.depends_on, found) == ((KEY,), Plan(()))
-    step = the_step(done(here, KEY))
+    step = the_step(apply_desired(world, KEY))
     assert (step.verb, step.ref, step.reason) == ("create", SLICE_REF, "endpoints of Service web")
     conditions = {"ready": True, "serving": True, "terminating": False}
     assert step.body == {
@@ -82,37 +82,39 @@ def test_a_slice_is_created_after_its_service() -> None:
 
 def test_an_unchanged_slice_is_not_decoded() -> None:
     """Most decisions are about slices without a change."""
-    here = done(exposed())
+    world = apply_desired(service_world())
     store._recent.clear()
-    decision = RULE.decide(SLICE_KEY, here)
+    decision = RULE.decide(SLICE_KEY, world)
     assert decision.wanted == ()
     assert store._recent == {}
 
 
 def test_a_change_of_fields_that_are_not_copied_causes_no_patch() -> None:
     """One of them is the node of an endpoint, and the cached form of the slice stays the same."""
-    here = done(exposed())
-    changed(here.upper.more[ENDPOINT_SLICE], "web-1", lambda one: one["metadata"].update(generation=7))
-    moved = sliced("web-1", endpoint("10.1.0.1", nodeName="other"), endpoint("10.1.0.2", hints={"forZones": []}))
-    put(here.upper.more[ENDPOINT_SLICE], moved)
-    assert planned(here) == Plan(())
+    world = apply_desired(service_world())
+    change_as_other_client(world.upper.more[ENDPOINT_SLICE], "web-1", lambda one: one["metadata"].update(generation=7))
+    moved = endpoint_slice(
+        "web-1", endpoint("10.1.0.1", nodeName="other"), endpoint("10.1.0.2", hints={"forZones": []})
+    )
+    put(world.upper.more[ENDPOINT_SLICE], moved)
+    assert planned(world) == Plan(())
 
 
 @pytest.mark.parametrize(
     ("above", "path"),
     [
-        (sliced("web-1", endpoint("10.1.0.1", ready=False), endpoint("10.1.0.2")), "/endpoints"),
-        (sliced("web-1", endpoint("10.1.0.2")), "/endpoints"),
-        ({**sliced(), "endpoints": None}, "/endpoints"),
-        ({**sliced(), "ports": [{"name": "http", "port": 81, "protocol": "TCP"}]}, "/ports"),
+        (endpoint_slice("web-1", endpoint("10.1.0.1", ready=False), endpoint("10.1.0.2")), "/endpoints"),
+        (endpoint_slice("web-1", endpoint("10.1.0.2")), "/endpoints"),
+        ({**endpoint_slice(), "endpoints": None}, "/endpoints"),
+        ({**endpoint_slice(), "ports": [{"name": "http", "port": 81, "protocol": "TCP"}]}, "/ports"),
     ],
     ids=["not ready", "gone", "none", "port"],
 )
 def test_a_change_of_the_upper_slice_is_patched(above: Manifest, path: str) -> None:
     """The patch requires the UID of the slice, and is not part of the visible plan."""
-    here = done(exposed())
-    put(here.upper.more[ENDPOINT_SLICE], above)
-    step = the_step(here)
+    world = apply_desired(service_world())
+    put(world.upper.more[ENDPOINT_SLICE], above)
+    step = the_step(world)
     assert (step.verb, step.ref, step.uid, step.in_plan) == ("patch", SLICE_REF, "below-EndpointSlice-web-1", False)
     assert [(one["op"], one["path"]) for one in step.operations] == [("replace", path)]
 
@@ -126,60 +128,66 @@ def test_a_change_of_the_upper_slice_is_patched(above: Manifest, path: str) -> N
 )
 def test_a_change_of_the_lower_slice_by_another_client_is_reverted(change: Manifest, path: str) -> None:
     """The upper cluster determines the endpoints."""
-    here = done(exposed())
-    changed(here.lowers[A].more[ENDPOINT_SLICE], "web-1", lambda one: one.update(change))
-    assert [one["path"] for one in the_step(here).operations] == [path]
+    world = apply_desired(service_world())
+    change_as_other_client(world.lowers[A].more[ENDPOINT_SLICE], "web-1", lambda one: one.update(change))
+    assert [one["path"] for one in the_step(world).operations] == [path]
 
 
 def test_our_labels_are_restored_and_those_of_other_clients_stay() -> None:
     """Without the label of the manager, Kubernetes' own controller would manage the slice."""
-    here = done(exposed())
+    world = apply_desired(service_world())
     managed = "endpointslice.kubernetes.io/managed-by"
-    below_slices = here.lowers[A].more[ENDPOINT_SLICE]
-    changed(below_slices, "web-1", lambda one: one["metadata"]["labels"].update({managed: "me", "theirs": "1"}))
-    (operation,) = the_step(here).operations
+    below_slices = world.lowers[A].more[ENDPOINT_SLICE]
+    change_as_other_client(
+        below_slices, "web-1", lambda one: one["metadata"]["labels"].update({managed: "me", "theirs": "1"})
+    )
+    (operation,) = the_step(world).operations
     assert (operation["op"], operation["path"]) == (
         "replace",
         "/metadata/labels/endpointslice.kubernetes.io~1managed-by",
     )
-    changed(below_slices, "web-1", lambda one: one["metadata"]["labels"].update({managed: "tensile-kube.io"}))
-    assert planned(here) == Plan(())
+    change_as_other_client(
+        below_slices, "web-1", lambda one: one["metadata"]["labels"].update({managed: "tensile-kube.io"})
+    )
+    assert planned(world) == Plan(())
 
 
 def test_the_owner_reference_of_a_slice_follows_a_replaced_service() -> None:
     """Otherwise Kubernetes would delete the slice with the old Service."""
-    here = done(exposed())
-    changed(here.lowers[A].more[SERVICE], "web", lambda one: one["metadata"].update(uid="another"))
-    (operation,) = the_step(here).operations
+    world = apply_desired(service_world())
+    change_as_other_client(world.lowers[A].more[SERVICE], "web", lambda one: one["metadata"].update(uid="another"))
+    (operation,) = the_step(world).operations
     assert (operation["path"], operation["value"][0]["uid"]) == ("/metadata/ownerReferences", "another")
 
 
 def test_a_slice_is_deleted_if_its_lower_service_is_missing() -> None:
     """Otherwise a Service that another client creates under the name would send its traffic to our pods."""
-    here = done(exposed())
-    drop(here.lowers[A].more[SERVICE], "web")
-    step = the_step(here)
+    world = apply_desired(service_world())
+    delete_observed(world.lowers[A].more[SERVICE], "web")
+    step = the_step(world)
     assert (step.verb, step.uid, step.requested) == ("delete", "below-EndpointSlice-web-1", True)
 
 
 @pytest.mark.parametrize(
-    "taken", [service(), marked(service(), "Service-web", STRANGER)], ids=["without marks", "of another owner"]
+    "taken",
+    [service(), with_owner_marks(service(), "Service-web", STRANGER)],
+    ids=["without marks", "of another owner"],
 )
 def test_a_service_of_another_owner_has_none_of_our_slices(taken: Manifest) -> None:
     """No slice is created for it, and an existing one is deleted."""
-    here = exposed()
-    put(here.lowers[A].more[SERVICE], taken)
-    assert decided(RULE, SLICE_KEY, here)[0].depends_on == (KEY,)
-    here = done(exposed())
-    put(here.lowers[A].more[SERVICE], taken)
-    assert the_step(here).verb == "delete"
+    world = service_world()
+    put(world.lowers[A].more[SERVICE], taken)
+    assert decision_and_plan(RULE, SLICE_KEY, world)[0].depends_on == (KEY,)
+    world = apply_desired(service_world())
+    put(world.lowers[A].more[SERVICE], taken)
+    assert the_step(world).verb == "delete"
 
 
 def test_a_slice_waits_if_the_lower_service_is_that_of_an_older_upper_service() -> None:
     """That Service is about to be replaced."""
-    here = done(exposed(), KEY)
-    put(here.upper.more[SERVICE], {**service(), "metadata": service()["metadata"] | {"uid": "another"}})
-    decision, found = decided(RULE, SLICE_KEY, here)
+    world = apply_desired(service_world(), KEY)
+    put(world.upper.more[SERVICE], {**service(), "metadata": service()["metadata"] | {"uid": "another"}})
+    decision, found = decision_and_plan(RULE, SLICE_KEY, world)
     assert (decision.depends_on, found) == ((KEY,), Plan(()))
 
 
@@ -189,49 +197,55 @@ def test_endpoints_of_a_kept_service_are_updated(is_enabled: bool) -> None:  # n
 
     New slices are not created without upper pods.
     """
-    here = running(done(exposed()))
+    world = put_lower_pod(apply_desired(service_world()))
     if is_enabled:
-        drop(here.lowers[A].upper_pods, "web")
+        delete_observed(world.lowers[A].upper_pods, "web")
     else:
-        reload(here, f"name: {A}, controllers: []")
-    put(here.upper.more[ENDPOINT_SLICE], sliced("web-1", endpoint("10.1.0.9")))
-    put(here.upper.more[ENDPOINT_SLICE], sliced("web-2"))
-    assert [one["path"] for one in the_step(here).operations] == ["/endpoints"]
+        apply_topology(world, f"name: {A}, controllers: []")
+    put(world.upper.more[ENDPOINT_SLICE], endpoint_slice("web-1", endpoint("10.1.0.9")))
+    put(world.upper.more[ENDPOINT_SLICE], endpoint_slice("web-2"))
+    assert [one["path"] for one in the_step(world).operations] == ["/endpoints"]
     if is_enabled:
-        assert planned(here, slice_key(A, "default", "web-2")) == Plan(())
+        assert planned(world, slice_key(A, "default", "web-2")) == Plan(())
     else:
-        assert the_step(here, slice_key(A, "default", "web-2")).verb == "create"
-    assert slice_key(A, "default", "web-2") in RULE.keys(here, A)
-    drop(here.upper.more[ENDPOINT_SLICE], "web-1")
-    assert the_step(here).verb == "delete"
-    put(here.upper.more[ENDPOINT_SLICE], {**sliced(), "metadata": sliced()["metadata"] | {"uid": "another"}})
-    assert the_step(here).verb == "delete"
+        assert the_step(world, slice_key(A, "default", "web-2")).verb == "create"
+    assert slice_key(A, "default", "web-2") in RULE.keys(world, A)
+    delete_observed(world.upper.more[ENDPOINT_SLICE], "web-1")
+    assert the_step(world).verb == "delete"
+    put(
+        world.upper.more[ENDPOINT_SLICE],
+        {**endpoint_slice(), "metadata": endpoint_slice()["metadata"] | {"uid": "another"}},
+    )
+    assert the_step(world).verb == "delete"
 
 
 def test_a_slice_without_a_service_is_not_mirrored() -> None:
     """It names a Service that does not exist."""
-    here = done(exposed(), KEY)
-    put(here.upper.more[ENDPOINT_SLICE], sliced("odd", of="nothing"))
-    assert planned(here, slice_key(A, "default", "odd")) == Plan(())
+    world = apply_desired(service_world(), KEY)
+    put(world.upper.more[ENDPOINT_SLICE], endpoint_slice("odd", of="nothing"))
+    assert planned(world, slice_key(A, "default", "odd")) == Plan(())
 
 
 def test_a_slice_whose_label_names_another_service_follows_it() -> None:
     """If that Service is not mirrored, the slice is deleted."""
-    here = done(exposed())
-    put(here.upper.more[SERVICE], service("api"))
-    done(here, service_key(A, "default", "api"))
-    put(here.upper.more[ENDPOINT_SLICE], sliced(of="api"))
-    paths = {one["path"] for one in the_step(here).operations}
+    world = apply_desired(service_world())
+    put(world.upper.more[SERVICE], service("api"))
+    apply_desired(world, service_key(A, "default", "api"))
+    put(world.upper.more[ENDPOINT_SLICE], endpoint_slice(of="api"))
+    paths = {one["path"] for one in the_step(world).operations}
     assert paths == {"/metadata/labels/kubernetes.io~1service-name", "/metadata/ownerReferences"}
-    put(here.upper.more[ENDPOINT_SLICE], sliced(of="nothing"))
-    assert the_step(here).verb == "delete"
+    put(world.upper.more[ENDPOINT_SLICE], endpoint_slice(of="nothing"))
+    assert the_step(world).verb == "delete"
 
 
 def test_a_slice_that_was_created_again_in_the_upper_cluster_is_replaced() -> None:
     """It may have another address type, which is immutable."""
-    here = done(exposed())
-    put(here.upper.more[ENDPOINT_SLICE], {**sliced(), "metadata": sliced()["metadata"] | {"uid": "another"}})
-    assert the_step(here).verb == "delete"
+    world = apply_desired(service_world())
+    put(
+        world.upper.more[ENDPOINT_SLICE],
+        {**endpoint_slice(), "metadata": endpoint_slice()["metadata"] | {"uid": "another"}},
+    )
+    assert the_step(world).verb == "delete"
 
 
 def test_a_slice_of_another_owner_with_the_name_is_a_conflict() -> None:
@@ -239,15 +253,15 @@ def test_a_slice_of_another_owner_with_the_name_is_a_conflict() -> None:
 
     Other keys have no problem.
     """
-    here = done(exposed(), KEY)
-    put(here.lowers[A].more[ENDPOINT_SLICE], sliced())
-    found = planned(here)
+    world = apply_desired(service_world(), KEY)
+    put(world.lowers[A].more[ENDPOINT_SLICE], endpoint_slice())
+    found = planned(world)
     assert (found.steps, found.problem and found.problem.reason) == ((), "NameConflict")
-    here.problems[SLICE_KEY] = Problem("NameConflict", "is not ours")
-    told, _ = decided(RULE, SLICE_KEY, here)[0].wanted
-    assert told == EmitEvent(Ref(UPPER, SERVICE, "default", "web"), "Service-web", "NameConflict", "is not ours")
-    drop(here.lowers[A].more[SERVICE], "web")
-    assert planned(here) == Plan(())
+    world.problems[SLICE_KEY] = Problem("NameConflict", "is not ours")
+    event, _ = decision_and_plan(RULE, SLICE_KEY, world)[0].wanted
+    assert event == EmitEvent(Ref(UPPER, SERVICE, "default", "web"), "Service-web", "NameConflict", "is not ours")
+    delete_observed(world.lowers[A].more[SERVICE], "web")
+    assert planned(world) == Plan(())
 
 
 def test_a_denied_change_of_a_slice_is_reported_by_an_event_of_the_upper_service() -> None:
@@ -255,75 +269,80 @@ def test_a_denied_change_of_a_slice_is_reported_by_an_event_of_the_upper_service
 
     Without a difference there is no Event.
     """
-    here = done(exposed())
-    here.problems[SLICE_KEY] = Problem("Denied", "a policy")
-    assert decided(RULE, SLICE_KEY, here)[0].wanted == ()
-    put(here.upper.more[ENDPOINT_SLICE], sliced("web-1", endpoint("10.1.0.9")))
-    told, changed_one = decided(RULE, SLICE_KEY, here)[0].wanted
-    assert told == EmitEvent(Ref(UPPER, SERVICE, "default", "web"), "Service-web", "Denied", "a policy")
+    world = apply_desired(service_world())
+    world.problems[SLICE_KEY] = Problem("Denied", "a policy")
+    assert decision_and_plan(RULE, SLICE_KEY, world)[0].wanted == ()
+    put(world.upper.more[ENDPOINT_SLICE], endpoint_slice("web-1", endpoint("10.1.0.9")))
+    event, changed_one = decision_and_plan(RULE, SLICE_KEY, world)[0].wanted
+    assert event == EmitEvent(Ref(UPPER, SERVICE, "default", "web"), "Service-web", "Denied", "a policy")
     assert isinstance(changed_one, Patched)
 
 
 def test_a_problem_of_the_alias_slice_causes_no_event() -> None:
     """The alias has no upper Service."""
-    here = done(exposed(server=SERVER), ALIAS_KEY)
-    here.problems[ALIAS_SLICE_KEY] = Problem("NameConflict", "is not ours")
-    (wanted,) = decided(RULE, ALIAS_SLICE_KEY, here)[0].wanted
+    world = apply_desired(service_world(server=SERVER), ALIAS_KEY)
+    world.problems[ALIAS_SLICE_KEY] = Problem("NameConflict", "is not ours")
+    (wanted,) = decision_and_plan(RULE, ALIAS_SLICE_KEY, world)[0].wanted
     assert isinstance(wanted, Present)
 
 
 def test_the_alias_service_has_a_slice_with_the_upper_clusters_address() -> None:
     """Pods in the lower cluster reach the upper cluster at that address."""
-    here = done(exposed(server=SERVER), ALIAS_KEY)
-    body = the_step(here, ALIAS_SLICE_KEY).body
+    world = apply_desired(service_world(server=SERVER), ALIAS_KEY)
+    body = the_step(world, ALIAS_SLICE_KEY).body
     assert body is not None
     assert body["endpoints"] == [{"addresses": ["10.200.0.1"], "conditions": {"ready": True}}]
     assert body["ports"] == [{"name": "https", "protocol": "TCP", "port": 6443}]
-    done(here, ALIAS_SLICE_KEY)
-    assert planned(here, ALIAS_SLICE_KEY) == Plan(())
-    assert below(here, ENDPOINT_SLICE, "kubernetes-upper")["metadata"]["annotations"][UPPER_UID] == OWNER_HERE.upper
+    apply_desired(world, ALIAS_SLICE_KEY)
+    assert planned(world, ALIAS_SLICE_KEY) == Plan(())
+    assert (
+        lower_object(world, ENDPOINT_SLICE, "kubernetes-upper")["metadata"]["annotations"][UPPER_UID]
+        == OWNER_HERE.upper
+    )
 
 
 def test_the_slice_of_a_former_alias_is_deleted() -> None:
     """The name of the alias was changed, and the Service of the old name still exists."""
-    here = done(exposed(server=SERVER), ALIAS_KEY, ALIAS_SLICE_KEY)
-    reload(here, more="services: {upperAlias: top}")
-    assert the_step(here, ALIAS_SLICE_KEY).verb == "delete"
+    world = apply_desired(service_world(server=SERVER), ALIAS_KEY, ALIAS_SLICE_KEY)
+    apply_topology(world, more="services: {upperAlias: top}")
+    assert the_step(world, ALIAS_SLICE_KEY).verb == "delete"
 
 
 def test_every_slice_of_a_needed_service_and_every_copy_has_a_key() -> None:
     """Slices of a namespace with pods are needed, and copies may be in any namespace."""
-    here = exposed()
-    put(here.upper.more[ENDPOINT_SLICE], sliced("far", namespace="shop"))
-    put(here.lowers[A].more[ENDPOINT_SLICE], marked(sliced("left", namespace="gone"), "x"))
-    assert list(names(RULE.keys(here, A))) == [*EVERY, "gone/left"]
-    assert list(RULE.keys(here, B)) == []
+    world = service_world()
+    put(world.upper.more[ENDPOINT_SLICE], endpoint_slice("far", namespace="shop"))
+    put(world.lowers[A].more[ENDPOINT_SLICE], with_owner_marks(endpoint_slice("left", namespace="gone"), "x"))
+    assert list(sorted_names(RULE.keys(world, A))) == [*EVERY, "gone/left"]
+    assert list(RULE.keys(world, B)) == []
 
 
 def test_a_change_of_an_upper_or_lower_slice_enqueues_its_key() -> None:
     """An upper slice matters only if its namespace is needed in this lower."""
-    here = done(exposed())
-    far = put(here.upper.more[ENDPOINT_SLICE], sliced("far", namespace="shop"))
-    assert heard(here, "upper.EndpointSlice", None, far) == []
-    near = put(here.upper.more[ENDPOINT_SLICE], sliced())
-    assert heard(here, "upper.EndpointSlice", near, near) == ["default/web-1"]
-    copy = here.lowers[A].more[ENDPOINT_SLICE].get("default", "web-1")
-    assert heard(here, "EndpointSlice", copy, None) == ["default/web-1"]
+    world = apply_desired(service_world())
+    far = put(world.upper.more[ENDPOINT_SLICE], endpoint_slice("far", namespace="shop"))
+    assert heard(world, "upper.EndpointSlice", None, far) == []
+    near = put(world.upper.more[ENDPOINT_SLICE], endpoint_slice())
+    assert heard(world, "upper.EndpointSlice", near, near) == ["default/web-1"]
+    copy = world.lowers[A].more[ENDPOINT_SLICE].get("default", "web-1")
+    assert heard(world, "EndpointSlice", copy, None) == ["default/web-1"]
 
 
 def test_the_creation_or_deletion_of_a_lower_service_enqueues_its_slices() -> None:
     """This includes lower slices that may belong to another Service now, but a change of ports does not matter."""
-    here = done(exposed())
-    put(here.lowers[A].more[ENDPOINT_SLICE], marked(sliced("web-old"), "x"))
-    (held,) = here.lowers[A].more[SERVICE]
-    assert heard(here, "Service", None, held) == ["default/web-1", "default/web-old"]
-    assert heard(here, "Service", held, None) == ["default/web-1", "default/web-old"]
-    after = changed(here.lowers[A].more[SERVICE], "web", _renamed_port)
-    assert heard(here, "Service", held, after) == []
-    another = changed(here.lowers[A].more[SERVICE], "web", lambda one: one["metadata"].update(uid="another"))
-    assert heard(here, "Service", after, another) == ["default/web-1", "default/web-old"]
-    alias = put(here.lowers[A].more[SERVICE], service("kubernetes-upper"))
-    assert heard(here, "Service", None, alias) == ["default/kubernetes-upper"]
+    world = apply_desired(service_world())
+    put(world.lowers[A].more[ENDPOINT_SLICE], with_owner_marks(endpoint_slice("web-old"), "x"))
+    (held,) = world.lowers[A].more[SERVICE]
+    assert heard(world, "Service", None, held) == ["default/web-1", "default/web-old"]
+    assert heard(world, "Service", held, None) == ["default/web-1", "default/web-old"]
+    after = change_as_other_client(world.lowers[A].more[SERVICE], "web", _renamed_port)
+    assert heard(world, "Service", held, after) == []
+    another = change_as_other_client(
+        world.lowers[A].more[SERVICE], "web", lambda one: one["metadata"].update(uid="another")
+    )
+    assert heard(world, "Service", after, another) == ["default/web-1", "default/web-old"]
+    alias = put(world.lowers[A].more[SERVICE], service("kubernetes-upper"))
+    assert heard(world, "Service", None, alias) == ["default/kubernetes-upper"]
 
 
 def _renamed_port(found: dict[str, Any]) -> None:
@@ -335,8 +354,8 @@ def test_the_first_pod_of_a_namespace_enqueues_its_slices() -> None:
 
     Further pods do not matter.
     """
-    here = exposed()
-    first = here.lowers[A].upper_pods.get("default", "web")
-    assert heard(here, "upper_pods", None, first) == ["default/web-1"]
-    second = put(here.lowers[A].upper_pods, upper_pod("second"))
-    assert heard(here, "upper_pods", None, second) == []
+    world = service_world()
+    first = world.lowers[A].upper_pods.get("default", "web")
+    assert heard(world, "upper_pods", None, first) == ["default/web-1"]
+    second = put(world.lowers[A].upper_pods, make_upper_pod("second"))
+    assert heard(world, "upper_pods", None, second) == []

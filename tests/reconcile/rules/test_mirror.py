@@ -5,30 +5,30 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import pytest
-from loopkit import Noted
-from rulekit import Asked
+from loopkit import RecordingLoopObserver
+from rulekit import RuleUnderTest
 from virtualtime import in_virtual_time
 from worldkit import (
     NOW,
     STRANGER,
     A,
     B,
-    changed,
-    decided,
-    drop,
-    home,
-    lose,
-    marked,
+    add_namespace,
+    add_virtual_node,
+    apply_topology,
+    change_as_other_client,
+    decision_and_plan,
+    delete_observed,
+    make_lower_pod,
+    make_namespace,
+    make_object,
+    make_upper_pod,
+    make_world,
+    mark_synced,
     put,
-    raised,
-    referring,
-    reload,
-    space,
-    synced,
-    thing,
-    twin,
-    upper_pod,
-    world,
+    relist_without,
+    spec_with_references,
+    with_owner_marks,
 )
 
 from tensile.kube.cluster import Selection
@@ -107,13 +107,13 @@ RULE = MirrorRule(
 
 def watching(of: World) -> World:
     """Add the caches of the kind to a world, for both clusters."""
-    above, below = followed()
+    upper_kind, below = followed()
     of.upper.more[NETWORK_POLICY], of.lowers[A].more[NETWORK_POLICY] = (
-        mirrored_kinds.cache_of(above),
+        mirrored_kinds.cache_of(upper_kind),
         mirrored_kinds.cache_of(below),
     )
-    synced(*of.upper.more.values())
-    synced(*of.lowers[A].more.values())
+    mark_synced(*of.upper.more.values())
+    mark_synced(*of.lowers[A].more.values())
     return of
 
 
@@ -129,38 +129,38 @@ REF = Ref(A, NETWORK_POLICY, "default", "shut")
 
 def policy(*types: str) -> Manifest:
     """Return the upper policy."""
-    made = thing("NetworkPolicy", "shut", api=NETWORK_POLICY.api, labels={"team": "blue"})
+    made = make_object("NetworkPolicy", "shut", api=NETWORK_POLICY.api, labels={"team": "blue"})
     return {**made, "spec": {"podSelector": {}, "policyTypes": list(types or ("Ingress",))}}
 
 
 def inhabited() -> World:
     """Create a world in which a pod is bound to lower-a, whose node and namespace exist, and no pod to lower-b."""
-    here = watching(world())
-    raised(here)
-    home(here)
-    put(here.lowers[A].upper_pods, upper_pod())
-    return here
+    world = watching(make_world())
+    add_virtual_node(world)
+    add_namespace(world)
+    put(world.lowers[A].upper_pods, make_upper_pod())
+    return world
 
 
-def copied(here: World) -> World:
+def copied(world: World) -> World:
     """Add the upper policy, and its copy as the engine makes it."""
-    original = put(here.upper.more[NETWORK_POLICY], policy())
-    put(here.lowers[A].more[NETWORK_POLICY], marked(original.manifest(), original.uid, uid="below"))
-    return here
+    original = put(world.upper.more[NETWORK_POLICY], policy())
+    put(world.lowers[A].more[NETWORK_POLICY], with_owner_marks(original.manifest(), original.uid, uid="below"))
+    return world
 
 
-def verbs(here: World) -> list[str]:
+def verbs(world: World) -> list[str]:
     """Return the verbs of the rule's steps."""
-    return [step.verb for step in decided(RULE, KEY, here)[1].steps]
+    return [step.verb for step in decision_and_plan(RULE, KEY, world)[1].steps]
 
 
-def standing(here: World) -> dict[str, DryRunCluster]:
+def clusters_with_namespace(world: World) -> dict[str, DryRunCluster]:
     """Return clusters in memory with the namespace, which feed the world's caches of the kind."""
     clusters = {name: DryRunCluster(name, now=lambda: NOW) for name in (UPPER, A)}
-    clusters[UPPER].follow(NETWORK_POLICY, here.upper.more[NETWORK_POLICY], lambda _: True)
-    clusters[A].follow(NETWORK_POLICY, here.lowers[A].more[NETWORK_POLICY], lambda one: OWNER in labels(one))
+    clusters[UPPER].follow(NETWORK_POLICY, world.upper.more[NETWORK_POLICY], lambda _: True)
+    clusters[A].follow(NETWORK_POLICY, world.lowers[A].more[NETWORK_POLICY], lambda one: OWNER in labels(one))
     for cluster in clusters.values():
-        cluster.place(NAMESPACE, space())
+        cluster.place(NAMESPACE, make_namespace())
     return clusters
 
 
@@ -170,10 +170,10 @@ async def test_a_copy_is_created_patched_and_deleted_with_its_upper_object() -> 
 
     The copy is also deleted after the last pod of its namespace.
     """
-    here, noted = inhabited(), Noted()
-    clusters = standing(here)
+    world, noted = inhabited(), RecordingLoopObserver()
+    clusters = clusters_with_namespace(world)
     above, below = clusters[UPPER], clusters[A]
-    loop = Loop(here, (RULE,), clusters, noted, Timing(lambda: NOW, lambda: 0.5))
+    loop = Loop(world, (RULE,), clusters, noted, Timing(lambda: NOW, lambda: 0.5))
     loop.open(A)
 
     async def copy() -> Manifest:
@@ -184,14 +184,14 @@ async def test_a_copy_is_created_patched_and_deleted_with_its_upper_object() -> 
     stored = above.place(NETWORK_POLICY, policy())
     made = await copy()
     assert (made["spec"], labels(made)["team"]) == (policy()["spec"], "blue")
-    assert (labels(made)[OWNER], annotations(made)[UPPER_UID]) == (here.owner.mark, uid(stored))
+    assert (labels(made)[OWNER], annotations(made)[UPPER_UID]) == (world.owner.mark, uid(stored))
     above.alter(REF._replace(cluster=UPPER), lambda one: one["spec"].update(policyTypes=["Egress"]))
     assert (await copy())["spec"] == policy("Egress")["spec"]
     await above.delete(REF._replace(cluster=UPPER), uid=uid(stored))
     assert await copy() == {}
     above.place(NETWORK_POLICY, {**policy(), "metadata": policy()["metadata"] | {"uid": "anew"}})
     assert await copy() != {}
-    drop(here.lowers[A].upper_pods, "web")
+    delete_observed(world.lowers[A].upper_pods, "web")
     await asyncio.sleep(PAUSE + 1)
     assert await copy() == {}
     assert noted.verbs() == [f"{verb} shut" for verb in ("create", "patch", "delete", "create", "delete")]
@@ -223,47 +223,47 @@ def test_a_copy_is_kept_or_deleted_by_its_need_and_the_state_of_its_upper_object
 
     A copy of another owner is kept in each case.
     """
-    here = copied(inhabited())
-    lower = here.lowers[A]
+    world = copied(inhabited())
+    lower = world.lowers[A]
     if need.startswith("switched off"):
-        reload(here, f"name: {A}, controllers: []")
+        apply_topology(world, f"name: {A}, controllers: []")
     elif need != "asked":
-        drop(lower.upper_pods, "web")
+        delete_observed(lower.upper_pods, "web")
     if need in ("kept", "switched off and used"):
-        put(lower.pods, twin(upper_pod()))
-    originals = here.upper.more[NETWORK_POLICY]
+        put(lower.pods, make_lower_pod(make_upper_pod()))
+    originals = world.upper.more[NETWORK_POLICY]
     if original == "changed":
         put(originals, policy("Egress"))
     elif original == "deleted":
-        drop(originals, "shut")
+        delete_observed(originals, "shut")
     elif original != "there":
-        lose(originals, "shut")
+        relist_without(originals, "shut")
     if original == "read missing":
         originals.confirm_absent("default", "shut", uid="NetworkPolicy-shut")
-    assert verbs(here) == FATES[need, original]
-    put(lower.more[NETWORK_POLICY], marked(policy(), "NetworkPolicy-shut", STRANGER))
-    assert verbs(here) == []
+    assert verbs(world) == FATES[need, original]
+    put(lower.more[NETWORK_POLICY], with_owner_marks(policy(), "NetworkPolicy-shut", STRANGER))
+    assert verbs(world) == []
 
 
 @pytest.mark.parametrize("guarded", [False, True])
 def test_an_older_copy_is_deleted_if_the_deletion_of_its_successor_is_observed(guarded: bool) -> None:  # noqa: FBT001 - a parameter
     """If the kind has an orphan rule, that rule decides within the guard."""
-    here = copied(inhabited())
-    originals, copies = here.upper.more[NETWORK_POLICY], here.lowers[A].more[NETWORK_POLICY]
+    world = copied(inhabited())
+    originals, copies = world.upper.more[NETWORK_POLICY], world.lowers[A].more[NETWORK_POLICY]
     put(originals, {**policy(), "metadata": policy()["metadata"] | {"uid": "successor"}})
-    drop(originals, "shut")
-    pair = Pair(KEY, REF, None, copies.get("default", "shut"), originals, copies, here.lowers[A], here)
+    delete_observed(originals, "shut")
+    pair = Pair(KEY, REF, None, copies.get("default", "shut"), originals, copies, world.lowers[A], world)
     assert bool(follow_deletion(pair, guarded=guarded).wanted) is not guarded
 
 
 def test_the_deletion_of_an_older_upper_object_does_not_delete_a_newer_ones_copy() -> None:
     """Another engine received the newer object first, and made the copy."""
-    here = copied(inhabited())
-    originals = here.upper.more[NETWORK_POLICY]
-    lose(originals, "shut")
+    world = copied(inhabited())
+    originals = world.upper.more[NETWORK_POLICY]
+    relist_without(originals, "shut")
     put(originals, {**policy(), "metadata": policy()["metadata"] | {"uid": "older"}})
-    drop(originals, "shut")
-    assert verbs(here) == []
+    delete_observed(originals, "shut")
+    assert verbs(world) == []
 
 
 def test_a_copy_of_an_older_upper_object_is_replaced() -> None:
@@ -271,51 +271,51 @@ def test_a_copy_of_an_older_upper_object_is_replaced() -> None:
 
     A changed spec of a current copy is reverted, and labels of other clients stay.
     """
-    here = copied(inhabited())
-    put(here.upper.more[NETWORK_POLICY], {**policy(), "metadata": policy()["metadata"] | {"uid": "another"}})
-    assert verbs(here) == ["delete"]
-    here = copied(inhabited())
-    copies = here.lowers[A].more[NETWORK_POLICY]
-    changed(copies, "shut", lambda one: one["metadata"]["labels"].update(theirs="yes"))
-    assert verbs(here) == []
-    changed(copies, "shut", lambda one: one["spec"].update(policyTypes=["Egress"]))
-    assert verbs(here) == ["patch"]
+    world = copied(inhabited())
+    put(world.upper.more[NETWORK_POLICY], {**policy(), "metadata": policy()["metadata"] | {"uid": "another"}})
+    assert verbs(world) == ["delete"]
+    world = copied(inhabited())
+    copies = world.lowers[A].more[NETWORK_POLICY]
+    change_as_other_client(copies, "shut", lambda one: one["metadata"]["labels"].update(theirs="yes"))
+    assert verbs(world) == []
+    change_as_other_client(copies, "shut", lambda one: one["spec"].update(policyTypes=["Egress"]))
+    assert verbs(world) == ["patch"]
 
 
 def test_an_object_of_another_owner_with_the_name_is_a_conflict_and_not_changed() -> None:
     """It has no marks, or those of another owner."""
-    here = inhabited()
-    put(here.upper.more[NETWORK_POLICY], policy())
-    for theirs in (policy(), marked(policy(), "NetworkPolicy-shut", STRANGER)):
-        put(here.lowers[A].more[NETWORK_POLICY], theirs)
-        assert Asked(RULE, KEY).reason(here) == "NameConflict"
+    world = inhabited()
+    put(world.upper.more[NETWORK_POLICY], policy())
+    for theirs in (policy(), with_owner_marks(policy(), "NetworkPolicy-shut", STRANGER)):
+        put(world.lowers[A].more[NETWORK_POLICY], theirs)
+        assert RuleUnderTest(RULE, KEY).reason(world) == "NameConflict"
 
 
 def test_no_copy_is_created_before_pods_can_use_it() -> None:
     """It requires the namespace and our node, and a pod that is not being deleted."""
-    here = inhabited()
-    put(here.upper.more[NETWORK_POLICY], policy())
-    assert verbs(here) == ["create"]
-    put(here.lowers[A].upper_pods, upper_pod(deletionTimestamp="2026-03-01T12:00:00Z"))
-    assert verbs(here) == []
-    put(here.lowers[A].upper_pods, upper_pod())
-    drop(here.lowers[A].namespaces, "default", "")
-    assert decided(RULE, KEY, here)[0] == Decision(depends_on=(namespaces.key_of(A, "default"),))
-    home(here)
-    drop(here.upper.nodes, A, "")
-    assert decided(RULE, KEY, here)[0] == Decision()
+    world = inhabited()
+    put(world.upper.more[NETWORK_POLICY], policy())
+    assert verbs(world) == ["create"]
+    put(world.lowers[A].upper_pods, make_upper_pod(deletionTimestamp="2026-03-01T12:00:00Z"))
+    assert verbs(world) == []
+    put(world.lowers[A].upper_pods, make_upper_pod())
+    delete_observed(world.lowers[A].namespaces, "default", "")
+    assert decision_and_plan(RULE, KEY, world)[0] == Decision(depends_on=(namespaces.key_of(A, "default"),))
+    add_namespace(world)
+    delete_observed(world.upper.nodes, A, "")
+    assert decision_and_plan(RULE, KEY, world)[0] == Decision()
 
 
 @pytest.mark.parametrize("which", ["originals", "copies", "pods"])
 def test_nothing_is_decided_from_caches_that_are_not_synced(which: str) -> None:
     """An object that they lack may exist."""
-    here = copied(inhabited())
-    drop(here.lowers[A].upper_pods, "web")
-    lower = here.lowers[A]
-    caches = {"originals": here.upper.more[NETWORK_POLICY], "copies": lower.more[NETWORK_POLICY], "pods": lower.pods}
-    assert verbs(here) == ["delete"]
+    world = copied(inhabited())
+    delete_observed(world.lowers[A].upper_pods, "web")
+    lower = world.lowers[A]
+    caches = {"originals": world.upper.more[NETWORK_POLICY], "copies": lower.more[NETWORK_POLICY], "pods": lower.pods}
+    assert verbs(world) == ["delete"]
     caches[which].mark_stale()
-    assert decided(RULE, KEY, here)[0] == Decision()
+    assert decision_and_plan(RULE, KEY, world)[0] == Decision()
 
 
 # Keys that changes enqueue.
@@ -325,28 +325,30 @@ LAST = {"delay": PAUSE}
 
 def test_every_needed_object_and_every_copy_has_a_key() -> None:
     """Objects of a namespace with pods are needed, copies may be in any namespace, and the other lower has no keys."""
-    here = inhabited()
-    put(here.upper.more[NETWORK_POLICY], policy(), {**thing("NetworkPolicy", "far", "shop"), "spec": {}})
-    put(here.lowers[A].more[NETWORK_POLICY], marked(thing("NetworkPolicy", "left", "gone"), "x"))
-    assert Asked(RULE, KEY).known(here) == ["default/shut", "gone/left"]
+    world = inhabited()
+    put(world.upper.more[NETWORK_POLICY], policy(), {**make_object("NetworkPolicy", "far", "shop"), "spec": {}})
+    put(world.lowers[A].more[NETWORK_POLICY], with_owner_marks(make_object("NetworkPolicy", "left", "gone"), "x"))
+    assert RuleUnderTest(RULE, KEY).keys_in_lower(world) == ["default/shut", "gone/left"]
 
 
 def test_a_change_of_an_upper_object_or_a_copy_enqueues_its_key() -> None:
     """An upper object matters if it is needed or has a copy."""
-    here, asked = copied(inhabited()), Asked(RULE, KEY)
-    far = put(here.upper.more[NETWORK_POLICY], thing("NetworkPolicy", "far", "shop"))
-    assert asked.heard(here, "upper.NetworkPolicy", None, far) == []
-    original, copy = (cache.get("default", "shut") for cache in _both(here))
-    assert asked.heard(here, "upper.NetworkPolicy", original, original) == ["default/shut"]
-    assert asked.heard(here, "NetworkPolicy", copy, None) == ["default/shut"]
-    drop(here.lowers[A].upper_pods, "web")
-    assert asked.heard(here, "upper.NetworkPolicy", original, None) == ["default/shut"], "it has a copy"
-    drop(here.lowers[A].more[NETWORK_POLICY], "shut")
-    assert asked.heard(here, "upper.NetworkPolicy", original, None) == []
+    world, rule_under_test = copied(inhabited()), RuleUnderTest(RULE, KEY)
+    far = put(world.upper.more[NETWORK_POLICY], make_object("NetworkPolicy", "far", "shop"))
+    assert rule_under_test.affected_keys(world, "upper.NetworkPolicy", None, far) == []
+    original, copy = (cache.get("default", "shut") for cache in _both(world))
+    assert rule_under_test.affected_keys(world, "upper.NetworkPolicy", original, original) == ["default/shut"]
+    assert rule_under_test.affected_keys(world, "NetworkPolicy", copy, None) == ["default/shut"]
+    delete_observed(world.lowers[A].upper_pods, "web")
+    assert rule_under_test.affected_keys(world, "upper.NetworkPolicy", original, None) == ["default/shut"], (
+        "it has a copy"
+    )
+    delete_observed(world.lowers[A].more[NETWORK_POLICY], "shut")
+    assert rule_under_test.affected_keys(world, "upper.NetworkPolicy", original, None) == []
 
 
-def _both(here: World) -> tuple[Cache, Cache]:
-    return here.upper.more[NETWORK_POLICY], here.lowers[A].more[NETWORK_POLICY]
+def _both(world: World) -> tuple[Cache, Cache]:
+    return world.upper.more[NETWORK_POLICY], world.lowers[A].more[NETWORK_POLICY]
 
 
 def test_the_first_and_the_last_pod_of_a_namespace_enqueue_its_keys() -> None:
@@ -354,63 +356,67 @@ def test_the_first_and_the_last_pod_of_a_namespace_enqueue_its_keys() -> None:
 
     A pod that ends counts like one that is deleted.
     """
-    here, asked = copied(inhabited()), Asked(RULE, KEY)
-    pods = here.lowers[A].upper_pods
+    world, rule_under_test = copied(inhabited()), RuleUnderTest(RULE, KEY)
+    pods = world.lowers[A].upper_pods
     (first,) = pods
-    assert asked.heard(here, "upper_pods", None, first) == ["default/shut"]
-    assert asked.heard(here, "upper_pods", first, first) == []
-    second = put(pods, upper_pod("second"))
-    assert asked.heard(here, "upper_pods", None, second) == []
-    drop(pods, "second")
-    assert asked.heard(here, "upper_pods", second, None, **LAST) == []
-    ended = put(pods, upper_pod(status={"phase": "Succeeded"}))
-    assert asked.heard(here, "upper_pods", first, ended, **LAST) == ["default/shut"]
-    below = put(here.lowers[A].pods, twin(upper_pod()))
-    assert asked.heard(here, "pods", below, below, **LAST) == []
-    drop(here.lowers[A].pods, "web")
-    assert asked.heard(here, "pods", below, None, **LAST) == ["default/shut"]
+    assert rule_under_test.affected_keys(world, "upper_pods", None, first) == ["default/shut"]
+    assert rule_under_test.affected_keys(world, "upper_pods", first, first) == []
+    second = put(pods, make_upper_pod("second"))
+    assert rule_under_test.affected_keys(world, "upper_pods", None, second) == []
+    delete_observed(pods, "second")
+    assert rule_under_test.affected_keys(world, "upper_pods", second, None, **LAST) == []
+    ended = put(pods, make_upper_pod(status={"phase": "Succeeded"}))
+    assert rule_under_test.affected_keys(world, "upper_pods", first, ended, **LAST) == ["default/shut"]
+    lower_entry = put(world.lowers[A].pods, make_lower_pod(make_upper_pod()))
+    assert rule_under_test.affected_keys(world, "pods", lower_entry, lower_entry, **LAST) == []
+    delete_observed(world.lowers[A].pods, "web")
+    assert rule_under_test.affected_keys(world, "pods", lower_entry, None, **LAST) == ["default/shut"]
 
 
 def test_a_node_that_becomes_ours_enqueues_the_keys() -> None:
     """No copy is created without it, and later changes of the node do not matter."""
-    here, asked = copied(inhabited()), Asked(RULE, KEY)
-    node = here.upper.nodes.get("", A)
-    theirs = put(here.upper.nodes, thing("Node", A, ""))
-    assert asked.heard(here, "upper.nodes", None, node) == asked.heard(here, "upper.nodes", theirs, node)
-    assert asked.heard(here, "upper.nodes", None, node) == ["default/shut"]
-    assert asked.heard(here, "upper.nodes", node, node) == []
+    world, rule_under_test = copied(inhabited()), RuleUnderTest(RULE, KEY)
+    node = world.upper.nodes.get("", A)
+    theirs = put(world.upper.nodes, make_object("Node", A, ""))
+    assert rule_under_test.affected_keys(world, "upper.nodes", None, node) == rule_under_test.affected_keys(
+        world, "upper.nodes", theirs, node
+    )
+    assert rule_under_test.affected_keys(world, "upper.nodes", None, node) == ["default/shut"]
+    assert rule_under_test.affected_keys(world, "upper.nodes", node, node) == []
 
 
 def _referred(_: World, lower: str, namespace: str, references: Iterable[Reference]) -> Iterator[Key]:
     return (Key("policy", lower, namespace, one.name) for one in references if one.kind == "Secret")
 
 
-BY_REFERENCE = Asked(replace(RULE, users=pods_referring(_referred)), KEY)
+BY_REFERENCE = RuleUnderTest(replace(RULE, users=pods_referring(_referred)), KEY)
 """A rule as if pods referred to the objects by name."""
 
 
 @pytest.mark.parametrize("cache", ["upper_pods", "pods"])
 def test_a_created_or_deleted_pod_enqueues_the_keys_of_its_references(cache: str) -> None:
     """This applies to upper and lower pods, but not to other changes of a pod."""
-    here, pod = inhabited(), upper_pod("refers", referring(secrets=["shut"]))
-    pods = here.lowers[A].upper_pods if cache == "upper_pods" else here.lowers[A].pods
-    entry = put(pods, pod if cache == "upper_pods" else twin(pod))
-    assert BY_REFERENCE.heard(here, cache, None, entry) == ["default/shut"]
-    assert BY_REFERENCE.heard(here, cache, entry, None) == ["default/shut"]
-    assert BY_REFERENCE.heard(here, cache, entry, entry) == []
-    assert BY_REFERENCE.known(here) == (["default/shut"] if cache == "upper_pods" else [])
-    assert BY_REFERENCE.known(here, B) == []
+    world, pod = inhabited(), make_upper_pod("refers", spec_with_references(secrets=["shut"]))
+    pods = world.lowers[A].upper_pods if cache == "upper_pods" else world.lowers[A].pods
+    entry = put(pods, pod if cache == "upper_pods" else make_lower_pod(pod))
+    assert BY_REFERENCE.affected_keys(world, cache, None, entry) == ["default/shut"]
+    assert BY_REFERENCE.affected_keys(world, cache, entry, None) == ["default/shut"]
+    assert BY_REFERENCE.affected_keys(world, cache, entry, entry) == []
+    assert BY_REFERENCE.keys_in_lower(world) == (["default/shut"] if cache == "upper_pods" else [])
+    assert BY_REFERENCE.keys_in_lower(world, B) == []
     ended = put(pods, {**entry.manifest(), "status": {"phase": "Failed"}})
     is_needed = [] if cache == "upper_pods" else ["default/shut"]
-    assert BY_REFERENCE.heard(here, cache, ended, None) == is_needed, "a lower pod keeps what it has to its end"
-    assert BY_REFERENCE.heard(here, cache, entry, ended) == (["default/shut"] if cache == "upper_pods" else [])
+    assert BY_REFERENCE.affected_keys(world, cache, ended, None) == is_needed, (
+        "a lower pod keeps what it has to its end"
+    )
+    assert BY_REFERENCE.affected_keys(world, cache, entry, ended) == (["default/shut"] if cache == "upper_pods" else [])
 
 
 def test_the_entry_in_the_table_determines_what_is_watched() -> None:
     """All upper objects are watched, but only our own copies in the lower cluster, each with its marks."""
-    above, below = followed()
-    owner = world().owner
-    assert (above.kind, above.is_upper, above.selection(owner)) == (NETWORK_POLICY, True, Selection())
+    upper_kind, below = followed()
+    owner = make_world().owner
+    assert (upper_kind.kind, upper_kind.is_upper, upper_kind.selection(owner)) == (NETWORK_POLICY, True, Selection())
     assert (below.kind, below.is_upper) == (NETWORK_POLICY, False)
     assert below.selection(owner) == Selection(labels=f"{OWNER}={owner.mark}")
     (copy,) = copied(inhabited()).lowers[A].more[NETWORK_POLICY]

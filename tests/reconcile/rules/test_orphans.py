@@ -4,10 +4,27 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import pytest
-from rbackit import binding, granted, role, with_binding, with_role
-from servicekit import ALIAS_KEY, ALIAS_SLICE_KEY, SERVER, done, exposed, running, service, sliced
-from storagekit import above, below, claim, copy, ground, volume, volumes
-from worldkit import OWNER_HERE, STRANGER, A, B, drop, lose, marked, put, reload
+from rbackit import binding, put_lower_binding, put_lower_role, rbac_world, role
+from servicekit import (
+    ALIAS_KEY,
+    ALIAS_SLICE_KEY,
+    SERVER,
+    apply_desired,
+    endpoint_slice,
+    put_lower_pod,
+    service,
+    service_world,
+)
+from storagekit import (
+    make_claim,
+    make_lower_claim,
+    make_placeholder,
+    put_lower_claims,
+    put_upper_claims,
+    put_upper_volumes,
+    storage_world,
+)
+from worldkit import OWNER_HERE, STRANGER, A, B, apply_topology, delete_observed, put, relist_without, with_owner_marks
 
 from tensile.kube.store import Delta, Entry
 from tensile.names import UPPER_UID
@@ -22,18 +39,18 @@ STRAYS, CLAIMS = key_of(orphans.SERVICES.name, A), key_of(orphans.CLAIMS.name, A
 
 def claimed() -> World:
     """Create a world in which a claim without a volume exists in both clusters."""
-    here = ground()
-    above(here, claim())
-    below(here, copy(claim()))
-    return here
+    world = storage_world()
+    put_upper_claims(world, make_claim())
+    put_lower_claims(world, make_lower_claim(make_claim()))
+    return world
 
 
 def granting() -> World:
     """Create a world in which a Role and its RoleBinding exist in both clusters."""
-    return with_binding(with_role(granted()))
+    return put_lower_binding(put_lower_role(rbac_world()))
 
 
-class Case(NamedTuple):
+class OrphanCase(NamedTuple):
     """A kind, with its rule, a world in which an object of it exists in both clusters, and the upper object."""
 
     rule: OrphanRule
@@ -42,21 +59,21 @@ class Case(NamedTuple):
 
 
 CASES = {
-    SERVICE: Case(orphans.SERVICES, lambda: done(exposed()), service()),
-    ENDPOINT_SLICE: Case(orphans.SERVICES, lambda: done(exposed()), sliced()),
-    ROLE: Case(orphans.RIGHTS, granting, role()),
-    ROLE_BINDING: Case(orphans.RIGHTS, granting, binding()),
-    CLAIM: Case(orphans.CLAIMS, claimed, claim()),
+    SERVICE: OrphanCase(orphans.SERVICES, lambda: apply_desired(service_world()), service()),
+    ENDPOINT_SLICE: OrphanCase(orphans.SERVICES, lambda: apply_desired(service_world()), endpoint_slice()),
+    ROLE: OrphanCase(orphans.RIGHTS, granting, role()),
+    ROLE_BINDING: OrphanCase(orphans.RIGHTS, granting, binding()),
+    CLAIM: OrphanCase(orphans.CLAIMS, claimed, make_claim()),
 }
 KINDS = pytest.mark.parametrize("kind", CASES, ids=lambda kind: kind.name)
 
 
-def found(here: World, kind: Kind) -> Decision:
+def found(world: World, kind: Kind) -> Decision:
     """Return the decision about lower-a."""
     rule = CASES[kind].rule
-    (key,) = rule.keys(here, A)
+    (key,) = rule.keys(world, A)
     assert key == key_of(rule.name, A)
-    return rule.decide(key, here)
+    return rule.decide(key, world)
 
 
 def named(kind: Kind) -> tuple[str, str]:
@@ -65,30 +82,30 @@ def named(kind: Kind) -> tuple[str, str]:
     return meta["name"], meta["uid"]
 
 
-def copied(here: World, kind: Kind) -> Entry:
+def copied(world: World, kind: Kind) -> Entry:
     """Return the copy of a kind."""
-    entry = here.lowers[A].more[kind].get("default", named(kind)[0])
+    entry = world.lowers[A].more[kind].get("default", named(kind)[0])
     assert entry is not None
     return entry
 
 
-def another(here: World, kind: Kind) -> None:
+def another(world: World, kind: Kind) -> None:
     """Deliver the watch events of the creation and deletion of another upper object of that name."""
     name, _ = named(kind)
     original = CASES[kind].original
-    put(here.upper.more[kind], {**original, "metadata": original["metadata"] | {"uid": "another"}})
-    drop(here.upper.more[kind], name)
+    put(world.upper.more[kind], {**original, "metadata": original["metadata"] | {"uid": "another"}})
+    delete_observed(world.upper.more[kind], name)
 
 
 @KINDS
 def test_a_copy_with_an_upper_object_or_of_another_owner_is_kept(kind: Kind) -> None:
     """A copy of another owner is kept even if its upper object is missing."""
-    here = CASES[kind].world()
-    assert found(here, kind) == Decision()
+    world = CASES[kind].world()
+    assert found(world, kind) == Decision()
     name, uid = named(kind)
-    lose(here.upper.more[kind], name)
-    put(here.lowers[A].more[kind], marked(copied(here, kind).manifest(), uid, STRANGER))
-    assert found(here, kind) == Decision()
+    relist_without(world.upper.more[kind], name)
+    put(world.lowers[A].more[kind], with_owner_marks(copied(world, kind).manifest(), uid, STRANGER))
+    assert found(world, kind) == Decision()
 
 
 @KINDS
@@ -97,27 +114,27 @@ def test_a_copy_with_a_missing_upper_object_is_deleted_after_a_confirm(kind: Kin
 
     The delete of a claim requires its resourceVersion, so a claim that gets a volume before is kept.
     """
-    here, (name, uid) = CASES[kind].world(), named(kind)
-    lose(here.upper.more[kind], name)
+    world, (name, uid) = CASES[kind].world(), named(kind)
+    relist_without(world.upper.more[kind], name)
     above_ref, reason = Ref(UPPER, kind, "default", name), f"its lower {kind.name} still exists"
-    assert found(here, kind).wanted == (VerifyAbsent(above_ref, uid, reason, requested=False),)
-    here.upper.more[kind].confirm_absent("default", name, uid=uid)
-    (gone,) = found(here, kind).wanted
+    assert found(world, kind).wanted == (VerifyAbsent(above_ref, uid, reason, requested=False),)
+    world.upper.more[kind].confirm_absent("default", name, uid=uid)
+    (gone,) = found(world, kind).wanted
     assert isinstance(gone, Absent)
-    assert (gone.ref, gone.uid) == (Ref(A, kind, "default", name), copied(here, kind).uid)
+    assert (gone.ref, gone.uid) == (Ref(A, kind, "default", name), copied(world, kind).uid)
     assert (gone.requested, gone.after_rollback) == (False, False)
-    assert gone.version == (str(copied(here, kind).version) if kind == CLAIM else "")
+    assert gone.version == (str(copied(world, kind).version) if kind == CLAIM else "")
 
 
 @KINDS
 def test_an_observed_deletion_is_left_to_the_rule_of_the_kind(kind: Kind) -> None:
     """If only the deletion of a successor was observed, the orphan rule deletes the copy, and it was not requested."""
-    here = CASES[kind].world()
-    drop(here.upper.more[kind], named(kind)[0])
-    assert found(here, kind) == Decision()
-    here = CASES[kind].world()
-    another(here, kind)
-    (gone,) = found(here, kind).wanted
+    world = CASES[kind].world()
+    delete_observed(world.upper.more[kind], named(kind)[0])
+    assert found(world, kind) == Decision()
+    world = CASES[kind].world()
+    another(world, kind)
+    (gone,) = found(world, kind).wanted
     assert isinstance(gone, Absent)
     assert not gone.requested
 
@@ -125,20 +142,20 @@ def test_an_observed_deletion_is_left_to_the_rule_of_the_kind(kind: Kind) -> Non
 @KINDS
 def test_the_deletion_of_another_upper_object_proves_nothing(kind: Kind) -> None:
     """It may be an older one, while another engine made the copy of a newer one."""
-    here = CASES[kind].world()
-    lose(here.upper.more[kind], named(kind)[0])
-    another(here, kind)
-    (wanted,) = found(here, kind).wanted
+    world = CASES[kind].world()
+    relist_without(world.upper.more[kind], named(kind)[0])
+    another(world, kind)
+    (wanted,) = found(world, kind).wanted
     assert isinstance(wanted, VerifyAbsent)
 
 
 @KINDS
 def test_a_deletion_because_of_a_restored_store_is_marked(kind: Kind) -> None:
     """The guard blocks every such deletion."""
-    here, (name, uid) = CASES[kind].world(), named(kind)
-    here.upper.more[kind].take_over((), 1, rewound=True)
-    here.upper.more[kind].confirm_absent("default", name, uid=uid)
-    gone = [one for one in found(here, kind).wanted if isinstance(one, Absent)]
+    world, (name, uid) = CASES[kind].world(), named(kind)
+    world.upper.more[kind].take_over((), 1, rewound=True)
+    world.upper.more[kind].confirm_absent("default", name, uid=uid)
+    gone = [one for one in found(world, kind).wanted if isinstance(one, Absent)]
     assert [one.after_rollback for one in gone] == [True]
 
 
@@ -146,18 +163,18 @@ def test_a_deletion_because_of_a_restored_store_is_marked(kind: Kind) -> None:
 @pytest.mark.parametrize("doubt", ["silent", "unlisted", "unsettled"])
 def test_nothing_is_decided_while_the_state_is_uncertain(kind: Kind, doubt: str) -> None:
     """The lower does not respond, or a cache is not synced."""
-    here = CASES[kind].world()
-    lose(here.upper.more[kind], named(kind)[0])
-    assert found(here, kind).wanted
-    lower = here.lowers[A]
+    world = CASES[kind].world()
+    relist_without(world.upper.more[kind], named(kind)[0])
+    assert found(world, kind).wanted
+    lower = world.lowers[A]
     match doubt:
         case "silent":
             lower.unreachable_seconds = 1.0
         case "unlisted":
-            here.upper.more[kind].mark_stale()
+            world.upper.more[kind].mark_stale()
         case "unsettled":
             lower.pods.mark_stale()
-    assert found(here, kind) == Decision()
+    assert found(world, kind) == Decision()
 
 
 @KINDS
@@ -166,17 +183,17 @@ def test_changes_of_an_upper_object_and_of_a_copy_without_one_enqueue_the_key(ki
 
     An upper object that exists again ends a block of the guard.
     """
-    here, rule = CASES[kind].world(), CASES[kind].rule
+    world, rule = CASES[kind].world(), CASES[kind].rule
     name, key = named(kind)[0], key_of(rule.name, A)
-    original, copy = here.upper.more[kind].get("default", name), copied(here, kind)
+    original, copy = world.upper.more[kind].get("default", name), copied(world, kind)
     routes = {route.cache: route.keys for route in rule.watches()}
     up, down = routes[f"upper.{kind.name}"], routes[kind.name]
-    assert list(up(here, A, Delta(original, None))) == list(up(here, A, Delta(None, original))) == [key]
-    assert list(up(here, A, Delta(original, original))) == list(up(here, B, Delta(original, None))) == []
-    assert list(down(here, A, Delta(None, copy))) == []
-    lose(here.upper.more[kind], name)
-    assert list(down(here, A, Delta(None, copy))) == [key]
-    assert list(down(here, A, Delta(copy, None))) == []
+    assert list(up(world, A, Delta(original, None))) == list(up(world, A, Delta(None, original))) == [key]
+    assert list(up(world, A, Delta(original, original))) == list(up(world, B, Delta(original, None))) == []
+    assert list(down(world, A, Delta(None, copy))) == []
+    relist_without(world.upper.more[kind], name)
+    assert list(down(world, A, Delta(None, copy))) == [key]
+    assert list(down(world, A, Delta(copy, None))) == []
 
 
 # Special cases of Services.
@@ -184,30 +201,30 @@ def test_changes_of_an_upper_object_and_of_a_copy_without_one_enqueue_the_key(ki
 
 def test_the_alias_service_is_no_orphan() -> None:
     """It has no upper object, because it is made for the upper cluster itself."""
-    here = done(exposed(server=SERVER), ALIAS_KEY, ALIAS_SLICE_KEY)
-    assert {one.manifest()["metadata"]["annotations"][UPPER_UID] for one in here.lowers[A].more[SERVICE]} == {
+    world = apply_desired(service_world(server=SERVER), ALIAS_KEY, ALIAS_SLICE_KEY)
+    assert {one.manifest()["metadata"]["annotations"][UPPER_UID] for one in world.lowers[A].more[SERVICE]} == {
         OWNER_HERE.upper
     }
-    assert orphans.SERVICES.decide(STRAYS, here) == Decision()
+    assert orphans.SERVICES.decide(STRAYS, world) == Decision()
 
 
 def test_a_slice_is_not_counted_if_its_service_or_its_need_is_gone() -> None:
     """The rule of the kind deletes it if its Service is missing, no pod needs it, or the controller is disabled."""
-    here = done(exposed())
-    lose(here.upper.more[SERVICE], "web")
-    lose(here.upper.more[ENDPOINT_SLICE], "web-1")
-    drop(here.lowers[A].more[SERVICE], "web")
-    assert orphans.SERVICES.decide(STRAYS, here) == Decision()
-    here = running(done(exposed()))
-    lose(here.upper.more[SERVICE], "web")
-    drop(here.lowers[A].upper_pods, "web")
-    assert orphans.SERVICES.decide(STRAYS, here).wanted, "a pod of ours still runs there"
-    drop(here.lowers[A].pods, "web")
-    assert orphans.SERVICES.decide(STRAYS, here) == Decision()
-    here = done(exposed())
-    lose(here.upper.more[SERVICE], "web")
-    reload(here, f"name: {A}, controllers: []")
-    assert orphans.SERVICES.decide(STRAYS, here) == Decision()
+    world = apply_desired(service_world())
+    relist_without(world.upper.more[SERVICE], "web")
+    relist_without(world.upper.more[ENDPOINT_SLICE], "web-1")
+    delete_observed(world.lowers[A].more[SERVICE], "web")
+    assert orphans.SERVICES.decide(STRAYS, world) == Decision()
+    world = put_lower_pod(apply_desired(service_world()))
+    relist_without(world.upper.more[SERVICE], "web")
+    delete_observed(world.lowers[A].upper_pods, "web")
+    assert orphans.SERVICES.decide(STRAYS, world).wanted, "a pod of ours still runs there"
+    delete_observed(world.lowers[A].pods, "web")
+    assert orphans.SERVICES.decide(STRAYS, world) == Decision()
+    world = apply_desired(service_world())
+    relist_without(world.upper.more[SERVICE], "web")
+    apply_topology(world, f"name: {A}, controllers: []")
+    assert orphans.SERVICES.decide(STRAYS, world) == Decision()
 
 
 # Special cases of claims.
@@ -215,10 +232,10 @@ def test_a_slice_is_not_counted_if_its_service_or_its_need_is_gone() -> None:
 
 def test_all_orphaned_claims_of_a_lower_are_in_one_decision() -> None:
     """Their order is stable."""
-    here = ground()
+    world = storage_world()
     for name in ("b", "a"):
-        below(here, copy(claim(name)))
-    assert [one.ref.name for one in orphans.CLAIMS.decide(CLAIMS, here).wanted if isinstance(one, VerifyAbsent)] == [
+        put_lower_claims(world, make_lower_claim(make_claim(name)))
+    assert [one.ref.name for one in orphans.CLAIMS.decide(CLAIMS, world).wanted if isinstance(one, VerifyAbsent)] == [
         "a",
         "b",
     ]
@@ -226,16 +243,20 @@ def test_all_orphaned_claims_of_a_lower_are_in_one_decision() -> None:
 
 @pytest.mark.parametrize(
     "spared",
-    [copy(claim(), "1Gi"), copy(claim(), phase="Lost"), copy(claim(), deletionTimestamp="2026-03-01T12:00:00Z")],
+    [
+        make_lower_claim(make_claim(), "1Gi"),
+        make_lower_claim(make_claim(), phase="Lost"),
+        make_lower_claim(make_claim(), deletionTimestamp="2026-03-01T12:00:00Z"),
+    ],
     ids=["bound", "lost its volume", "terminating"],
 )
 def test_a_claim_that_may_hold_data_is_not_deleted(spared: Manifest) -> None:
     """Neither is one with a placeholder, because its reclaim policy decides."""
-    here = ground()
-    below(here, spared)
-    here.upper.more[CLAIM].confirm_absent("default", "data", uid="claim-data")
-    assert orphans.CLAIMS.decide(CLAIMS, here) == Decision()
-    below(here, copy(claim()))
-    assert orphans.CLAIMS.decide(CLAIMS, here).wanted
-    volumes(here, volume(claim()))
-    assert orphans.CLAIMS.decide(CLAIMS, here) == Decision()
+    world = storage_world()
+    put_lower_claims(world, spared)
+    world.upper.more[CLAIM].confirm_absent("default", "data", uid="claim-data")
+    assert orphans.CLAIMS.decide(CLAIMS, world) == Decision()
+    put_lower_claims(world, make_lower_claim(make_claim()))
+    assert orphans.CLAIMS.decide(CLAIMS, world).wanted
+    put_upper_volumes(world, make_placeholder(make_claim()))
+    assert orphans.CLAIMS.decide(CLAIMS, world) == Decision()

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from rulekit import Asked
+from rulekit import RuleUnderTest
 from servicekit import (
     ALIAS_KEY,
     KEY,
@@ -11,24 +11,24 @@ from servicekit import (
     REF,
     SERVER,
     SLICE_KEY,
-    done,
+    apply_desired,
     edited,
-    exposed,
-    running,
+    put_lower_pod,
     service,
+    service_world,
 )
 from worldkit import (
     OWNER_HERE,
     A,
     B,
-    changed,
-    drop,
-    home,
-    marked,
-    names,
+    add_namespace,
+    apply_topology,
+    change_as_other_client,
+    delete_observed,
+    make_upper_pod,
     put,
-    reload,
-    upper_pod,
+    sorted_names,
+    with_owner_marks,
 )
 
 from tensile.names import OWNER, OWNER_NAME, UPPER_UID
@@ -39,21 +39,21 @@ from tensile.reconcile.rules.services import service_key
 from tensile.reconcile.world import UpperServer, World
 
 RULE = services.RULE
-ASKED = Asked(RULE, KEY)
-planned, the_step, heard = ASKED.plan, ASKED.step, ASKED.heard
+ASKED = RuleUnderTest(RULE, KEY)
+planned, the_step, heard = ASKED.plan, ASKED.step, ASKED.affected_keys
 DAEMON = [{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "agent", "uid": "d", "controller": True}]
 
 
-def operations(here: World) -> list[tuple[str, str]]:
+def operations(world: World) -> list[tuple[str, str]]:
     """Return the operations that update the lower Service."""
-    step = the_step(here)
+    step = the_step(world)
     assert step.verb == "patch"
     return sorted((one["op"], one["path"]) for one in step.operations)
 
 
 def test_a_service_is_created_if_its_namespace_has_pods() -> None:
     """It has its labels and our marks, but no value that the upper cluster assigned."""
-    step = the_step(exposed())
+    step = the_step(service_world())
     assert (step.verb, step.ref, step.reason) == (
         "create",
         REF,
@@ -80,72 +80,72 @@ def test_a_service_is_created_if_its_namespace_has_pods() -> None:
 
 def test_an_up_to_date_service_is_not_patched() -> None:
     """Values that the lower cluster assigned are no difference."""
-    here = done(exposed())
+    world = apply_desired(service_world())
     given = {"clusterIP": "10.7.0.1", "clusterIPs": ["10.7.0.1"], "ipFamilies": ["IPv4"]}
-    edited(here.lowers[A].more[SERVICE], "web", **given)
-    assert planned(here) == Plan(())
+    edited(world.lowers[A].more[SERVICE], "web", **given)
+    assert planned(world) == Plan(())
 
 
 def test_an_excluded_namespace_has_no_lower_services() -> None:
     """No pod of it is mirrored, but a lower pod that still runs keeps its Services."""
-    here = running(done(exposed()))
-    reload(here, more="excludeNamespaces: [default]")
-    assert planned(here) == Plan(())
-    drop(here.lowers[A].pods, "web")
-    assert the_step(here).verb == "delete"
+    world = put_lower_pod(apply_desired(service_world()))
+    apply_topology(world, more="excludeNamespaces: [default]")
+    assert planned(world) == Plan(())
+    delete_observed(world.lowers[A].pods, "web")
+    assert the_step(world).verb == "delete"
 
 
 def disabled() -> World:
     """Create a world in which a lower pod runs with its Services after `Service` was removed from `controllers`."""
-    here = running(done(exposed(server=SERVER), KEY, SLICE_KEY, ALIAS_KEY))
-    reload(here, f"name: {A}, controllers: []")
-    return here
+    world = put_lower_pod(apply_desired(service_world(server=SERVER), KEY, SLICE_KEY, ALIAS_KEY))
+    apply_topology(world, f"name: {A}, controllers: []")
+    return world
 
 
 def test_without_the_controller_services_of_running_pods_are_kept_up_to_date() -> None:
     """This includes the alias, but no Service is created, not even again."""
-    here = disabled()
-    assert planned(here) == planned(here, ALIAS_KEY) == Plan(())
-    edited(here.upper.more[SERVICE], "web", ports=[*PORTS, {"name": "b", "port": 81, "protocol": "TCP"}])
-    assert operations(here) == [("replace", "/spec/ports")]
-    drop(here.lowers[A].more[SERVICE], "web")
-    assert planned(here) == Plan(())
-    drop(here.lowers[A].pods, "web")
-    assert the_step(here, ALIAS_KEY).verb == "delete"
+    world = disabled()
+    assert planned(world) == planned(world, ALIAS_KEY) == Plan(())
+    edited(world.upper.more[SERVICE], "web", ports=[*PORTS, {"name": "b", "port": 81, "protocol": "TCP"}])
+    assert operations(world) == [("replace", "/spec/ports")]
+    delete_observed(world.lowers[A].more[SERVICE], "web")
+    assert planned(world) == Plan(())
+    delete_observed(world.lowers[A].pods, "web")
+    assert the_step(world, ALIAS_KEY).verb == "delete"
 
 
 def test_without_the_controller_a_service_is_deleted_with_its_upper_service() -> None:
     """Another upper Service of that name does not replace it."""
-    here = disabled()
-    put(here.upper.more[SERVICE], {**service(), "metadata": service()["metadata"] | {"uid": "another"}})
-    assert the_step(here).verb == "delete"
-    here = disabled()
-    drop(here.upper.more[SERVICE], "web")
-    assert the_step(here).verb == "delete"
+    world = disabled()
+    put(world.upper.more[SERVICE], {**service(), "metadata": service()["metadata"] | {"uid": "another"}})
+    assert the_step(world).verb == "delete"
+    world = disabled()
+    delete_observed(world.upper.more[SERVICE], "web")
+    assert the_step(world).verb == "delete"
 
 
 def test_without_the_controller_no_service_is_replaced() -> None:
     """One to which another client added a selector stays, because it would not be created again."""
-    here = disabled()
-    edited(here.lowers[A].more[SERVICE], "web", selector={"app": "theirs"})
-    assert planned(here) == Plan(())
+    world = disabled()
+    edited(world.lowers[A].more[SERVICE], "web", selector={"app": "theirs"})
+    assert planned(world) == Plan(())
 
 
 @pytest.mark.parametrize("missing", ["upper services", "upper slices", "services", "slices", "pods"])
 def test_nothing_is_decided_from_caches_that_are_not_synced(missing: str) -> None:
     """A list that has not arrived yet proves no absence."""
-    here = done(exposed())
-    drop(here.upper.more[SERVICE], "web")
+    world = apply_desired(service_world())
+    delete_observed(world.upper.more[SERVICE], "web")
     caches = {
-        "upper services": here.upper.more[SERVICE],
-        "upper slices": here.upper.more[ENDPOINT_SLICE],
-        "services": here.lowers[A].more[SERVICE],
-        "slices": here.lowers[A].more[ENDPOINT_SLICE],
-        "pods": here.lowers[A].upper_pods,
+        "upper services": world.upper.more[SERVICE],
+        "upper slices": world.upper.more[ENDPOINT_SLICE],
+        "services": world.lowers[A].more[SERVICE],
+        "slices": world.lowers[A].more[ENDPOINT_SLICE],
+        "pods": world.lowers[A].upper_pods,
     }
-    assert the_step(here).verb == "delete"
+    assert the_step(world).verb == "delete"
     caches[missing].mark_stale()
-    assert planned(here) == Plan(())
+    assert planned(world) == Plan(())
 
 
 @pytest.mark.parametrize(
@@ -159,9 +159,9 @@ def test_nothing_is_decided_from_caches_that_are_not_synced(missing: str) -> Non
 )
 def test_a_change_of_the_upper_service_is_patched(spec: dict[str, Any], found: list[tuple[str, str]]) -> None:
     """This applies to fields that are valid in the lower cluster (test_services_spec.py)."""
-    here = done(exposed())
-    edited(here.upper.more[SERVICE], "web", **spec)
-    assert operations(here) == found
+    world = apply_desired(service_world())
+    edited(world.upper.more[SERVICE], "web", **spec)
+    assert operations(world) == found
 
 
 @pytest.mark.parametrize(
@@ -175,17 +175,21 @@ def test_a_change_of_the_upper_service_is_patched(spec: dict[str, Any], found: l
 )
 def test_a_change_by_another_client_is_reverted(spec: dict[str, Any], found: list[tuple[str, str]]) -> None:
     """It could open the lower Service to other clients, or misdirect its traffic."""
-    here = done(exposed())
-    edited(here.lowers[A].more[SERVICE], "web", **spec)
-    assert operations(here) == found
+    world = apply_desired(service_world())
+    edited(world.lowers[A].more[SERVICE], "web", **spec)
+    assert operations(world) == found
 
 
 def test_our_labels_are_updated_and_those_of_other_clients_stay() -> None:
     """A label that is removed from the upper Service is removed from the lower one."""
-    here = done(exposed())
-    changed(here.upper.more[SERVICE], "web", lambda one: one["metadata"].update(labels={"tier": "gold"}))
-    changed(here.lowers[A].more[SERVICE], "web", lambda one: one["metadata"]["labels"].update(theirs="1"))
-    assert operations(here) == [("add", "/metadata/labels/tier"), ("remove", "/metadata/labels/team")]
+    world = apply_desired(service_world())
+    change_as_other_client(
+        world.upper.more[SERVICE], "web", lambda one: one["metadata"].update(labels={"tier": "gold"})
+    )
+    change_as_other_client(
+        world.lowers[A].more[SERVICE], "web", lambda one: one["metadata"]["labels"].update(theirs="1")
+    )
+    assert operations(world) == [("add", "/metadata/labels/tier"), ("remove", "/metadata/labels/team")]
 
 
 def test_a_service_that_cannot_become_as_desired_is_replaced() -> None:
@@ -193,39 +197,39 @@ def test_a_service_that_cannot_become_as_desired_is_replaced() -> None:
 
     Other immutable fields are in test_services_spec.py.
     """
-    here = done(exposed())
-    edited(here.lowers[A].more[SERVICE], "web", selector={"app": "web"})
-    step = the_step(here)
+    world = apply_desired(service_world())
+    edited(world.lowers[A].more[SERVICE], "web", selector={"app": "web"})
+    step = the_step(world)
     assert (step.verb, step.uid, step.requested) == ("delete", "below-Service-web", True)
-    drop(here.lowers[A].more[SERVICE], "web")
-    assert the_step(here).verb == "create"
+    delete_observed(world.lowers[A].more[SERVICE], "web")
+    assert the_step(world).verb == "create"
 
 
 def test_the_apiservers_own_service_is_not_mirrored() -> None:
     """Every cluster has one in namespace default."""
-    here = exposed()
-    put(here.upper.more[SERVICE], service("kubernetes"), service("kubernetes", "shop"))
-    home(here, namespace="shop")
-    put(here.lowers[A].upper_pods, upper_pod(namespace="shop"))
-    assert planned(here, service_key(A, "default", "kubernetes")) == Plan(())
-    assert the_step(here, service_key(A, "shop", "kubernetes")).verb == "create"
+    world = service_world()
+    put(world.upper.more[SERVICE], service("kubernetes"), service("kubernetes", "shop"))
+    add_namespace(world, namespace="shop")
+    put(world.lowers[A].upper_pods, make_upper_pod(namespace="shop"))
+    assert planned(world, service_key(A, "default", "kubernetes")) == Plan(())
+    assert the_step(world, service_key(A, "shop", "kubernetes")).verb == "create"
 
 
 @pytest.mark.parametrize("pods", [True, False])
 def test_services_of_kube_system_are_mirrored_only_if_configured(pods: bool) -> None:  # noqa: FBT001
     """It does not matter whether pods of the namespace are mirrored."""
-    here = exposed(more="excludeNamespaces: []")
+    world = service_world(more="excludeNamespaces: []")
     key = service_key(A, "kube-system", "dns")
-    home(here, namespace="kube-system")
-    put(here.upper.more[SERVICE], service("dns", "kube-system"))
+    add_namespace(world, namespace="kube-system")
+    put(world.upper.more[SERVICE], service("dns", "kube-system"))
     if pods:
-        put(here.lowers[A].upper_pods, upper_pod(namespace="kube-system"))
-    assert planned(here, key) == Plan(())
-    reload(here, more="excludeNamespaces: []\nservices: {kubeSystem: true}")
-    assert the_step(here, key).verb == "create"
-    assert key in set(RULE.keys(here, A))
-    here.lowers[A].in_topology = False
-    assert key not in set(RULE.keys(here, A))
+        put(world.lowers[A].upper_pods, make_upper_pod(namespace="kube-system"))
+    assert planned(world, key) == Plan(())
+    apply_topology(world, more="excludeNamespaces: []\nservices: {kubeSystem: true}")
+    assert the_step(world, key).verb == "create"
+    assert key in set(RULE.keys(world, A))
+    world.lowers[A].in_topology = False
+    assert key not in set(RULE.keys(world, A))
 
 
 # The alias.
@@ -233,7 +237,7 @@ def test_services_of_kube_system_are_mirrored_only_if_configured(pods: bool) -> 
 
 def test_the_alias_service_exists_in_each_namespace_with_pods() -> None:
     """It has the usual port of the apiserver, and is marked as made for the upper cluster."""
-    step = the_step(exposed(server=SERVER), ALIAS_KEY)
+    step = the_step(service_world(server=SERVER), ALIAS_KEY)
     assert step.body is not None
     assert step.body["metadata"]["annotations"][UPPER_UID] == OWNER_HERE.upper
     assert step.body["spec"]["ports"] == [{"name": "https", "protocol": "TCP", "port": 443, "targetPort": 6443}]
@@ -242,30 +246,30 @@ def test_the_alias_service_exists_in_each_namespace_with_pods() -> None:
 @pytest.mark.parametrize("server", [None, UpperServer("127.0.0.1", 6443)], ids=["unknown", "loopback"])
 def test_an_unknown_or_loopback_address_has_no_alias(server: UpperServer | None) -> None:
     """With a loopback address, it would direct every pod to itself."""
-    assert planned(exposed(server=server), ALIAS_KEY) == Plan(())
+    assert planned(service_world(server=server), ALIAS_KEY) == Plan(())
 
 
 def test_an_upper_service_with_the_name_of_the_alias_has_precedence() -> None:
     """The alias is deleted for it, and is wanted again after its deletion."""
-    here = done(exposed(server=SERVER), ALIAS_KEY)
-    put(here.upper.more[SERVICE], service("kubernetes-upper"))
-    assert the_step(here, ALIAS_KEY).verb == "delete"
-    drop(here.upper.more[SERVICE], "kubernetes-upper")
-    assert planned(here, ALIAS_KEY) == Plan(())
+    world = apply_desired(service_world(server=SERVER), ALIAS_KEY)
+    put(world.upper.more[SERVICE], service("kubernetes-upper"))
+    assert the_step(world, ALIAS_KEY).verb == "delete"
+    delete_observed(world.upper.more[SERVICE], "kubernetes-upper")
+    assert planned(world, ALIAS_KEY) == Plan(())
 
 
 def test_a_former_alias_is_deleted() -> None:
     """The name of the alias was changed."""
-    here = done(exposed(server=SERVER), ALIAS_KEY)
-    reload(here, more="services: {upperAlias: top}")
-    assert the_step(here, ALIAS_KEY).verb == "delete"
-    assert the_step(here, service_key(A, "default", "top")).verb == "create"
+    world = apply_desired(service_world(server=SERVER), ALIAS_KEY)
+    apply_topology(world, more="services: {upperAlias: top}")
+    assert the_step(world, ALIAS_KEY).verb == "delete"
+    assert the_step(world, service_key(A, "default", "top")).verb == "create"
 
 
 def test_kube_system_has_no_alias() -> None:
     """No configuration requests it there."""
-    here = exposed(server=SERVER, more="services: {kubeSystem: true}")
-    assert planned(here, service_key(A, "kube-system", "kubernetes-upper")) == Plan(())
+    world = service_world(server=SERVER, more="services: {kubeSystem: true}")
+    assert planned(world, service_key(A, "kube-system", "kubernetes-upper")) == Plan(())
 
 
 # Keys that changes enqueue.
@@ -276,33 +280,33 @@ EVERY = ["default/kubernetes-upper", "default/web"]
 
 def test_every_service_of_a_namespace_with_pods_and_every_copy_has_a_key() -> None:
     """Copies may be in any namespace."""
-    here = exposed()
-    put(here.upper.more[SERVICE], service("far", "shop"))
-    put(here.lowers[A].more[SERVICE], marked(service("left", "gone"), "x"))
-    assert list(names(RULE.keys(here, A))) == [*EVERY, "gone/left"]
-    assert list(RULE.keys(here, B)) == []
+    world = service_world()
+    put(world.upper.more[SERVICE], service("far", "shop"))
+    put(world.lowers[A].more[SERVICE], with_owner_marks(service("left", "gone"), "x"))
+    assert list(sorted_names(RULE.keys(world, A))) == [*EVERY, "gone/left"]
+    assert list(RULE.keys(world, B)) == []
 
 
 def test_a_change_of_an_upper_or_lower_service_enqueues_its_key() -> None:
     """An upper Service matters only if it is needed in this lower or has a copy there."""
-    here = done(exposed())
-    far = put(here.upper.more[SERVICE], service("far", "shop"))
-    assert heard(here, "upper.Service", None, far) == []
-    near = here.upper.more[SERVICE].get("default", "web")
-    assert heard(here, "upper.Service", near, near) == ["default/web"]
-    (copy,) = here.lowers[A].more[SERVICE]
-    assert heard(here, "Service", copy, None) == ["default/web"]
-    drop(here.lowers[A].upper_pods, "web")
-    assert heard(here, "upper.Service", near, None) == ["default/web"]
+    world = apply_desired(service_world())
+    far = put(world.upper.more[SERVICE], service("far", "shop"))
+    assert heard(world, "upper.Service", None, far) == []
+    near = world.upper.more[SERVICE].get("default", "web")
+    assert heard(world, "upper.Service", near, near) == ["default/web"]
+    (copy,) = world.lowers[A].more[SERVICE]
+    assert heard(world, "Service", copy, None) == ["default/web"]
+    delete_observed(world.lowers[A].upper_pods, "web")
+    assert heard(world, "upper.Service", near, None) == ["default/web"]
 
 
 def test_a_lower_with_our_services_or_slices_is_not_empty() -> None:
     """A lower that left the topology stays connected until it contains none of our objects."""
-    here = done(exposed())
-    lower = here.lowers[A]
-    drop(lower.upper_pods, "web")
+    world = apply_desired(service_world())
+    lower = world.lowers[A]
+    delete_observed(lower.upper_pods, "web")
     assert not lower.is_empty
-    drop(lower.more[SERVICE], "web")
+    delete_observed(lower.more[SERVICE], "web")
     assert not lower.is_empty
-    drop(lower.more[ENDPOINT_SLICE], "web-1")
+    delete_observed(lower.more[ENDPOINT_SLICE], "web-1")
     assert lower.is_empty

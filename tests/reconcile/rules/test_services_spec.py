@@ -4,8 +4,8 @@ from typing import Any
 
 import orjson
 import pytest
-from servicekit import PORTS, endpoint, service, sliced
-from worldkit import OWNER_HERE, marked, written
+from servicekit import PORTS, endpoint, endpoint_slice, service
+from worldkit import OWNER_HERE, with_managed_fields, with_owner_marks
 
 from tensile.objects import Manifest
 from tensile.reconcile.ownership import Marks, transform_copy
@@ -86,8 +86,8 @@ def test_ip_families_are_only_requested_if_the_lower_cluster_has_them(
     families: tuple[str, ...], policy: str, wanted: list[str], found: Manifest
 ) -> None:
     """Otherwise it would refuse the Service, so it gets the available families."""
-    below = spec_below(families, ipFamilyPolicy=policy, ipFamilies=wanted)
-    assert {key: value for key, value in below.items() if key.startswith("ipFamil")} == found
+    lower_object = spec_below(families, ipFamilyPolicy=policy, ipFamilies=wanted)
+    assert {key: value for key, value in lower_object.items() if key.startswith("ipFamil")} == found
 
 
 def test_a_headless_service_keeps_its_ip_families() -> None:
@@ -109,7 +109,7 @@ def test_values_that_each_cluster_assigns_are_not_compared() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seen", "wanted", "words"),
+    ("seen", "wanted", "message"),
     [
         ({"selector": None}, {}, ""),
         ({}, {}, "selector"),
@@ -119,10 +119,10 @@ def test_values_that_each_cluster_assigns_are_not_compared() -> None:
         ({"selector": None, "clusterIP": "None"}, {"type": "ExternalName"}, ""),
     ],
 )
-def test_the_reason_why_a_service_must_be_replaced_is_returned(seen: Manifest, wanted: Manifest, words: str) -> None:
+def test_the_reason_why_a_service_must_be_replaced_is_returned(seen: Manifest, wanted: Manifest, message: str) -> None:
     """It is "" if the Service can be patched."""
     found = cannot_become(service(**seen), service(**wanted))
-    assert (words in found) if words else (found == "")
+    assert (message in found) if message else (found == "")
 
 
 # Cached fields.
@@ -130,7 +130,7 @@ def test_the_reason_why_a_service_must_be_replaced_is_returned(seen: Manifest, w
 
 def test_only_the_copied_fields_of_an_upper_service_are_cached() -> None:
     """Its managedFields and status are not needed."""
-    raw = orjson.dumps({**written(service()), "status": {"loadBalancer": {}}})
+    raw = orjson.dumps({**with_managed_fields(service()), "status": {"loadBalancer": {}}})
     kept = upper_service(raw)
     found = orjson.loads(kept.raw)
     assert (set(found), set(found["metadata"])) == ({"metadata", "spec"}, {"name", "namespace", "uid", "labels"})
@@ -139,7 +139,7 @@ def test_only_the_copied_fields_of_an_upper_service_are_cached() -> None:
 
 def test_the_marks_of_a_lower_service_are_extracted() -> None:
     """They only count if this engine wrote them."""
-    ours = marked(service(), "above")
+    ours = with_owner_marks(service(), "above")
     assert transform_copy(orjson.dumps(ours)).facts == Marks(OWNER_HERE.mark, "above")
     forged = {**ours, "metadata": {**ours["metadata"], "managedFields": []}}
     assert transform_copy(orjson.dumps(forged)).facts == Marks("", "")
@@ -147,38 +147,41 @@ def test_the_marks_of_a_lower_service_are_extracted() -> None:
 
 def test_the_digest_of_a_slice_is_the_same_in_both_clusters() -> None:
     """The order of labels, our marks, and the form of empty lists do not matter."""
-    above = upper_slice(orjson.dumps(sliced()))
-    below = marked(orjson.loads(above.raw), "EndpointSlice-web-1")
-    below["metadata"]["labels"] = dict(reversed(below["metadata"]["labels"].items()))
-    below["metadata"]["ownerReferences"] = [{"uid": "s"}]
-    found = lower_slice(orjson.dumps(below))
+    above = upper_slice(orjson.dumps(endpoint_slice()))
+    lower_object = with_owner_marks(orjson.loads(above.raw), "EndpointSlice-web-1")
+    lower_object["metadata"]["labels"] = dict(reversed(lower_object["metadata"]["labels"].items()))
+    lower_object["metadata"]["ownerReferences"] = [{"uid": "s"}]
+    found = lower_slice(orjson.dumps(lower_object))
     assert found.facts == SliceFacts("web", above.facts.print, OWNER_HERE.mark, "EndpointSlice-web-1", "s")
-    empty = {**below, "endpoints": [], "ports": []}
-    assert print_of(empty) == print_of({**below, "endpoints": None, "ports": None})
+    empty = {**lower_object, "endpoints": [], "ports": []}
+    assert print_of(empty) == print_of({**lower_object, "endpoints": None, "ports": None})
 
 
 @pytest.mark.parametrize(
     "other",
     [
-        sliced("web-1", endpoint("10.1.0.1"), endpoint("10.1.0.3")),
-        sliced("web-1", endpoint("10.1.0.1"), endpoint("10.1.0.2", ready=False)),
-        sliced("web-1", endpoint("10.1.0.1"), endpoint("10.1.0.2", hostname="db-0")),
-        {**sliced(), "ports": []},
-        {**sliced(), "addressType": "IPv6"},
-        sliced(of="api"),
+        endpoint_slice("web-1", endpoint("10.1.0.1"), endpoint("10.1.0.3")),
+        endpoint_slice("web-1", endpoint("10.1.0.1"), endpoint("10.1.0.2", ready=False)),
+        endpoint_slice("web-1", endpoint("10.1.0.1"), endpoint("10.1.0.2", hostname="db-0")),
+        {**endpoint_slice(), "ports": []},
+        {**endpoint_slice(), "addressType": "IPv6"},
+        endpoint_slice(of="api"),
     ],
     ids=["address", "readiness", "hostname", "ports", "family", "service"],
 )
 def test_every_copied_field_changes_the_digest_of_a_slice(other: Manifest) -> None:
     """A change without effect on it would not be written."""
-    prints = [upper_slice(orjson.dumps(one)).facts.print for one in (sliced(), other)]
+    prints = [upper_slice(orjson.dumps(one)).facts.print for one in (endpoint_slice(), other)]
     assert prints[0] != prints[1]
 
 
 def test_a_slice_with_several_owner_references_has_no_holder() -> None:
     """It is patched to have one owner reference."""
-    below = {**sliced(), "metadata": sliced()["metadata"] | {"ownerReferences": [{"uid": "a"}, {"uid": "b"}]}}
-    assert lower_slice(orjson.dumps(below)).facts.holder == ""
+    lower_object = {
+        **endpoint_slice(),
+        "metadata": endpoint_slice()["metadata"] | {"ownerReferences": [{"uid": "a"}, {"uid": "b"}]},
+    }
+    assert lower_slice(orjson.dumps(lower_object)).facts.holder == ""
 
 
 # The alias.

@@ -6,22 +6,22 @@ Such namespaces result from a changed mapping after a restart, or from an annota
 from collections.abc import Iterator
 
 import pytest
-from servicekit import service, sliced
-from storagekit import claim, copy
+from servicekit import endpoint_slice, service
+from storagekit import make_claim, make_lower_claim
 from worldkit import (
     A,
-    account,
+    add_virtual_node,
     config_map,
-    marked,
+    make_lower_pod,
+    make_namespace,
+    make_object,
+    make_service_account,
+    make_upper_pod,
+    make_world,
     put,
-    raised,
-    referring,
     secret,
-    space,
-    thing,
-    twin,
-    upper_pod,
-    world,
+    spec_with_references,
+    with_owner_marks,
 )
 
 from tensile.engine.caches import rules
@@ -51,74 +51,77 @@ def of_kinds() -> dict[Kind, Manifest]:
     role_ref = {"kind": "Role", "name": "reader"}
     made = {
         SERVICE: service(),
-        ENDPOINT_SLICE: sliced(),
-        SERVICE_ACCOUNT: account(name="robot"),
-        ROLE: thing("Role", "reader", api=RIGHTS),
-        ROLE_BINDING: {**thing("RoleBinding", "reads", api=RIGHTS), "roleRef": role_ref, "subjects": [robot]},
+        ENDPOINT_SLICE: endpoint_slice(),
+        SERVICE_ACCOUNT: make_service_account(name="robot"),
+        ROLE: make_object("Role", "reader", api=RIGHTS),
+        ROLE_BINDING: {**make_object("RoleBinding", "reads", api=RIGHTS), "roleRef": role_ref, "subjects": [robot]},
     }
-    ours = {kind: placed(marked(one, f"above-{kind.name}", uid=f"below-{kind.name}")) for kind, one in made.items()}
-    return {**ours, CLAIM: placed(copy(claim()))}
+    ours = {
+        kind: placed(with_owner_marks(one, f"above-{kind.name}", uid=f"below-{kind.name}"))
+        for kind, one in made.items()
+    }
+    return {**ours, CLAIM: placed(make_lower_claim(make_claim()))}
 
 
 def left() -> World:
     """Create a world with one object of each kind in a lower namespace to which no upper namespace maps."""
-    here = world("name: lower-a, namespaces: {mapping: prefix}", more=EVERYTHING)
-    raised(here)
-    lower = here.lowers[A]
-    put(lower.namespaces, space(NOWHERE))
-    refers = {**referring(config_maps=["settings"], secrets=["password"]), "serviceAccountName": "robot"}
+    world = make_world("name: lower-a, namespaces: {mapping: prefix}", more=EVERYTHING)
+    add_virtual_node(world)
+    lower = world.lowers[A]
+    put(lower.namespaces, make_namespace(NOWHERE))
+    refers = {**spec_with_references(config_maps=["settings"], secrets=["password"]), "serviceAccountName": "robot"}
     refers["volumes"] += [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
-    put(lower.pods, twin(upper_pod("left", refers, namespace=NOWHERE)))
-    put(lower.config_maps, placed(marked(config_map(), "above")))
+    put(lower.pods, make_lower_pod(make_upper_pod("left", refers, namespace=NOWHERE)))
+    put(lower.config_maps, placed(with_owner_marks(config_map(), "above")))
     tokens = secret(secret_name("gone"), annotations={TOKEN_POD: "gone"})
-    put(lower.secrets, placed(marked(secret(), "above")), placed(marked(tokens, "gone")))
+    put(lower.secrets, placed(with_owner_marks(secret(), "above")), placed(with_owner_marks(tokens, "gone")))
     for kind, one in of_kinds().items():
         put(lower.more[kind], one)
-    return here
+    return world
 
 
-def heard(here: World, rule: Rule) -> Iterator[Key]:
+def all_enqueued_keys(world: World, rule: Rule) -> Iterator[Key]:
     """Yield every key of a rule, and those of every change in its caches."""
-    yield from rule.keys(here, A)
+    yield from rule.keys(world, A)
     for route in rule.watches():
-        for entry in find_cache(here, A, route.cache):
+        for entry in find_cache(world, A, route.cache):
             for delta in (Delta(None, entry), Delta(entry, None), Delta(entry, entry)):
-                yield from route.keys(here, A, delta)
+                yield from route.keys(world, A, delta)
 
 
 def test_every_key_of_a_namespaced_rule_has_an_upper_namespace() -> None:
     """This holds for existing, created and deleted objects, and no mapping for an empty namespace is recorded."""
-    here = left()
-    found = [key for rule in rules() for key in heard(here, rule)]
+    world = left()
+    found = [key for rule in rules() for key in all_enqueued_keys(world, rule)]
     assert {key.rule for key in found} >= {"orphans", "strays", "claim-orphans", "vacancy"}
     assert "pod" not in {key.rule for key in found}
     assert [key for key in found if key.rule in BY_NAMESPACE and not key.namespace] == []
     assert [key for key in found if key.rule == "namespace" and not key.name] == []
-    assert "" not in here.lowers[A].namespace_origins.values()
-    assert here.lowers[A].namespace("") == ""
+    assert "" not in world.lowers[A].namespace_origins.values()
+    assert world.lowers[A].namespace("") == ""
 
 
 @pytest.mark.parametrize("rule", [orphans.SERVICES, orphans.CLAIMS, orphans.RIGHTS], ids=lambda rule: rule.name)
 def test_objects_in_an_unknown_namespace_are_neither_confirmed_nor_deleted(rule: Rule) -> None:
     """A read without a namespace would find no object, and its absence would count as a deletion."""
-    here, key = left(), orphans.key_of(rule.name, A)
-    assert rule.decide(key, here) == Decision()
+    world, key = left(), orphans.key_of(rule.name, A)
+    assert rule.decide(key, world) == Decision()
     for kind in (SERVICE, ENDPOINT_SLICE, CLAIM, ROLE, ROLE_BINDING):
-        for entry in here.lowers[A].more[kind]:
-            here.upper.more[kind].confirm_absent("", entry.name)
-    assert rule.decide(key, here) == Decision()
+        for entry in world.lowers[A].more[kind]:
+            world.upper.more[kind].confirm_absent("", entry.name)
+    assert rule.decide(key, world) == Decision()
 
 
 def test_objects_are_mirrored_again_if_their_namespaces_annotation_is_known() -> None:
     """They have keys then, and missing upper objects are read in the upper namespace."""
-    here = left()
+    world = left()
     note = {UPPER_NAMESPACE: "team"}
-    put(here.lowers[A].namespaces, marked(space("demo-team", annotations=note), "above-team"))
+    put(world.lowers[A].namespaces, with_owner_marks(make_namespace("demo-team", annotations=note), "above-team"))
     for kind, one in of_kinds().items():
-        put(here.lowers[A].more[kind], {**one, "metadata": {**one["metadata"], "namespace": "demo-team"}})
-    found = {(key.rule, key.namespace) for rule in rules() for key in rule.keys(here, A)}
+        put(world.lowers[A].more[kind], {**one, "metadata": {**one["metadata"], "namespace": "demo-team"}})
+    found = {(key.rule, key.namespace) for rule in rules() for key in rule.keys(world, A)}
     assert {("service", "team"), ("slice", "team"), ("claim", "team"), ("account", "team"), ("rights", "team")} <= found
     (rule,) = (one for one in rules() if one.name == orphans.CLAIMS.name)
-    (wanted,) = rule.decide(orphans.key_of(rule.name, A), here).wanted
+    (wanted,) = rule.decide(orphans.key_of(rule.name, A), world).wanted
     assert isinstance(wanted, VerifyAbsent)
     assert (wanted.ref.cluster, wanted.ref.kind, wanted.ref.namespace) == (UPPER, CLAIM, "team")

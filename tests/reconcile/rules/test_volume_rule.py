@@ -4,9 +4,34 @@ from typing import Any
 
 import orjson
 import pytest
-from rulekit import Asked
-from storagekit import ASKED, above, below, bound, claim, copy, disk, ground, settled_claim, volume, volumes
-from worldkit import OWNER_HERE, STRANGER, A, B, changed, decided, drop, lose, marked, names, put, thing
+from rulekit import RuleUnderTest
+from storagekit import (
+    PROVISIONER_ANNOTATION,
+    make_claim,
+    make_lower_claim,
+    make_lower_volume,
+    make_placeholder,
+    put_bound_claim,
+    put_bound_pod,
+    put_lower_claims,
+    put_upper_claims,
+    put_upper_volumes,
+    storage_world,
+)
+from worldkit import (
+    OWNER_HERE,
+    STRANGER,
+    A,
+    B,
+    change_as_other_client,
+    decision_and_plan,
+    delete_observed,
+    make_object,
+    put,
+    relist_without,
+    sorted_names,
+    with_owner_marks,
+)
 
 from tensile.kube.store import Delta
 from tensile.names import (
@@ -28,15 +53,15 @@ from tensile.reconcile.world import World
 RULE = VolumeRule()
 KEY = key_of(A, "pvc-claim-data")
 REF = Ref(UPPER, VOLUME, "", "pvc-claim-data")
-QUESTIONS = Asked(RULE, KEY)
-planned, the_step, heard = QUESTIONS.plan, QUESTIONS.step, QUESTIONS.heard
+QUESTIONS = RuleUnderTest(RULE, KEY)
+planned, the_step, heard = QUESTIONS.plan, QUESTIONS.step, QUESTIONS.affected_keys
 BELOW = Ref(A, CLAIM, "default", "data")
 POD = [{"kind": "Pod", "name": "web", "controller": True}]
 
 
-def body(here: World) -> Manifest:
+def body(world: World) -> Manifest:
     """Return the placeholder that is to be created."""
-    step = the_step(here)
+    step = the_step(world)
     assert (step.verb, step.ref) == ("create", REF)
     assert step.body is not None
     return step.body
@@ -44,21 +69,21 @@ def body(here: World) -> Manifest:
 
 def test_no_placeholder_is_created_for_a_terminating_lower_claim() -> None:
     """It was deleted while its volume was being created, so the upper claim waits for another one."""
-    here = ground()
-    above(here, claim(node=A))
+    world = storage_world()
+    put_upper_claims(world, make_claim(node=A))
     ending = {"deletionTimestamp": "2026-03-01T12:00:00Z", "finalizers": ["kubernetes.io/pvc-protection"]}
-    below(here, copy(claim(), "1Gi", **ending))
-    assert planned(here).steps == ()
-    below(here, copy(claim(), "1Gi"))
-    assert the_step(here).verb == "create"
+    put_lower_claims(world, make_lower_claim(make_claim(), "1Gi", **ending))
+    assert planned(world).steps == ()
+    put_lower_claims(world, make_lower_claim(make_claim(), "1Gi"))
+    assert the_step(world).verb == "create"
 
 
 def test_a_placeholder_is_created_once_the_lower_has_accepted_the_claim() -> None:
     """It binds the claim, is on the virtual node, names the lower claim, and holds no data."""
-    here = ground()
-    above(here, claim(node=A))
-    below(here, copy(claim()))
-    made = body(here)
+    world = storage_world()
+    put_upper_claims(world, make_claim(node=A))
+    put_lower_claims(world, make_lower_claim(make_claim()))
+    made = body(world)
     assert made["metadata"] == {
         "name": "pvc-claim-data",
         "labels": {OWNER: OWNER_HERE.mark},
@@ -90,24 +115,24 @@ def test_a_placeholder_is_created_once_the_lower_has_accepted_the_claim() -> Non
 
 def test_a_placeholder_waits_for_the_lower_to_accept_the_claim() -> None:
     """A denied claim has no upper volume, so the scheduler can select another node."""
-    here = ground()
-    above(here, claim(node=A))
-    decision, found = decided(RULE, KEY, here)
+    world = storage_world()
+    put_upper_claims(world, make_claim(node=A))
+    decision, found = decision_and_plan(RULE, KEY, world)
     assert (found.steps, decision.depends_on) == ((), (claim_rule.key_of(A, "default", "data"),))
 
 
 def test_a_placeholder_for_a_bound_pod_is_created_with_the_lower_volume() -> None:
     """The scheduler ignores volumes, so the upper claim is bound when the lower one is, with the same size."""
-    here = ground()
-    above(here, claim())
-    bound(here)
-    lower = copy(claim(), "5Gi")
-    below(here, copy(claim()))
-    assert planned(here) == Plan(())
-    below(here, lower)
-    assert planned(here) == Plan(())
-    put(here.lowers[A].more[VOLUME], disk(lower))
-    made = body(here)
+    world = storage_world()
+    put_upper_claims(world, make_claim())
+    put_bound_pod(world)
+    lower = make_lower_claim(make_claim(), "5Gi")
+    put_lower_claims(world, make_lower_claim(make_claim()))
+    assert planned(world) == Plan(())
+    put_lower_claims(world, lower)
+    assert planned(world) == Plan(())
+    put(world.lowers[A].more[VOLUME], make_lower_volume(lower))
+    made = body(world)
     assert made["spec"]["capacity"] == {"storage": "5Gi"}
     assert made["metadata"]["annotations"][LOWER_VOLUME] == "disk-1"
 
@@ -123,32 +148,32 @@ def test_a_placeholder_for_a_bound_pod_is_created_with_the_lower_volume() -> Non
 )
 def test_the_reclaim_policy_is_that_of_the_upper_class(word: str, lower_policy: str, policy: str) -> None:
     """Without an upper class, it is that of the lower volume."""
-    here = ground()
-    made = claim(word=word)
-    above(here, made)
-    bound(here)
-    below(here, copy(made, "1Gi"))
-    put(here.lowers[A].more[VOLUME], disk(copy(made), lower_policy))
-    assert body(here)["spec"]["persistentVolumeReclaimPolicy"] == policy
+    world = storage_world()
+    made = make_claim(storage_class=word)
+    put_upper_claims(world, made)
+    put_bound_pod(world)
+    put_lower_claims(world, make_lower_claim(made, "1Gi"))
+    put(world.lowers[A].more[VOLUME], make_lower_volume(make_lower_claim(made), lower_policy))
+    assert body(world)["spec"]["persistentVolumeReclaimPolicy"] == policy
 
 
 def test_the_reclaim_policy_is_retain_if_the_upper_class_was_deleted() -> None:
     """The class is unknown after the node was selected, so no data may be deleted."""
-    here = ground()
-    above(here, claim(node=A, word="unknown"))
-    below(here, copy(claim(word="unknown")))
-    assert body(here)["spec"]["persistentVolumeReclaimPolicy"] == "Retain"
+    world = storage_world()
+    put_upper_claims(world, make_claim(node=A, storage_class="unknown"))
+    put_lower_claims(world, make_lower_claim(make_claim(storage_class="unknown")))
+    assert body(world)["spec"]["persistentVolumeReclaimPolicy"] == "Retain"
 
 
 def test_the_placeholder_of_an_ephemeral_volume_is_created_at_once() -> None:
     """No mirrored claim exists in the lower cluster, so its policy would protect no data."""
-    here = ground()
-    above(here, claim(node=A, word="stays", ownerReferences=POD))
-    made = body(here)
+    world = storage_world()
+    put_upper_claims(world, make_claim(node=A, storage_class="stays", ownerReferences=POD))
+    made = body(world)
     assert LOWER_CLAIM_UID not in made["metadata"]["annotations"]
     assert made["spec"]["persistentVolumeReclaimPolicy"] == "Delete"
-    above(here, claim(ownerReferences=POD, annotations=ASKED))
-    assert planned(here) == Plan(())
+    put_upper_claims(world, make_claim(ownerReferences=POD, annotations=PROVISIONER_ANNOTATION))
+    assert planned(world) == Plan(())
 
 
 def test_a_copy_with_a_volume_binds_the_claim_in_its_own_lower() -> None:
@@ -156,45 +181,50 @@ def test_a_copy_with_a_volume_binds_the_claim_in_its_own_lower() -> None:
 
     It sees the node affinity of the volume, and selects again.
     """
-    here = ground()
-    above(here, claim(node=B))
-    below(here, copy(claim(), "1Gi"))
-    assert body(here)["metadata"]["annotations"][LOWER] == A
-    assert decided(RULE, key_of(B, "pvc-claim-data"), here)[1] == Plan(())
+    world = storage_world()
+    put_upper_claims(world, make_claim(node=B))
+    put_lower_claims(world, make_lower_claim(make_claim(), "1Gi"))
+    assert body(world)["metadata"]["annotations"][LOWER] == A
+    assert decision_and_plan(RULE, key_of(B, "pvc-claim-data"), world)[1] == Plan(())
 
 
 @pytest.mark.parametrize("field", ["volumeMode", "volumeAttributesClassName"])
 def test_the_fields_that_kubernetes_compares_are_those_of_the_claim(field: str) -> None:
     """Otherwise it would never bind the two."""
-    here = ground()
-    made = claim(node=A)
+    world = storage_world()
+    made = make_claim(node=A)
     made["spec"][field] = "asked"
-    above(here, made)
-    below(here, copy(made))
-    assert body(here)["spec"][field] == "asked"
+    put_upper_claims(world, made)
+    put_lower_claims(world, make_lower_claim(made))
+    assert body(world)["spec"][field] == "asked"
 
 
 @pytest.mark.parametrize(
     "made",
-    [claim(node=B), claim(volume="v"), claim(node=A, deletionTimestamp="2026-03-01T12:00:00Z"), claim()],
+    [
+        make_claim(node=B),
+        make_claim(volume="v"),
+        make_claim(node=A, deletionTimestamp="2026-03-01T12:00:00Z"),
+        make_claim(),
+    ],
     ids=["elsewhere", "has a volume", "terminating", "not selected"],
 )
 def test_no_placeholder_is_created_for_a_claim_that_does_not_wait_for_it(made: Manifest) -> None:
     """The same applies to a claim whose home is another lower."""
-    here = ground()
-    above(here, made)
-    below(here, copy(claim()))
-    assert planned(here) == Plan(())
+    world = storage_world()
+    put_upper_claims(world, made)
+    put_lower_claims(world, make_lower_claim(make_claim()))
+    assert planned(world) == Plan(())
 
 
 def test_no_placeholder_is_created_for_a_node_of_another_owner() -> None:
     """Pods of that node are not ours."""
-    here = ground()
-    above(here, claim(node=A))
-    below(here, copy(claim()))
-    drop(here.upper.nodes, A, "")
-    put(here.upper.nodes, thing("Node", A, ""))
-    assert planned(here) == Plan(())
+    world = storage_world()
+    put_upper_claims(world, make_claim(node=A))
+    put_lower_claims(world, make_lower_claim(make_claim()))
+    delete_observed(world.upper.nodes, A, "")
+    put(world.upper.nodes, make_object("Node", A, ""))
+    assert planned(world) == Plan(())
 
 
 def test_a_volume_of_another_owner_with_the_placeholders_name_is_a_conflict() -> None:
@@ -202,11 +232,11 @@ def test_a_volume_of_another_owner_with_the_placeholders_name_is_a_conflict() ->
 
     Without our label it is not watched, and only the create finds it.
     """
-    here = ground()
-    above(here, claim(node=A))
-    below(here, copy(claim()))
-    volumes(here, marked(volume(claim()), "claim-data", STRANGER))
-    found = decided(RULE, KEY, here)[1]
+    world = storage_world()
+    put_upper_claims(world, make_claim(node=A))
+    put_lower_claims(world, make_lower_claim(make_claim()))
+    put_upper_volumes(world, with_owner_marks(make_placeholder(make_claim()), "claim-data", STRANGER))
+    found = decision_and_plan(RULE, KEY, world)[1]
     assert (found.steps, found.problem and found.problem.reason) == ((), "NameConflict")
 
 
@@ -215,14 +245,14 @@ def test_a_volume_of_another_owner_with_the_placeholders_name_is_a_conflict() ->
 
 def test_the_placeholder_shows_lower_volume_source_and_size() -> None:
     """Annotations of other clients stay."""
-    here = ground()
-    made = settled_claim(here)
-    assert planned(here) == Plan(())
-    lower = copy(made, "2Gi")
-    below(here, {**lower, "status": {"phase": "Bound", "capacity": {"storage": "2Gi"}}})
-    put(here.lowers[A].more[VOLUME], disk(lower))
-    changed(here.upper.more[VOLUME], "pvc-claim-data", _annotate, "")
-    step = the_step(here)
+    world = storage_world()
+    made = put_bound_claim(world)
+    assert planned(world) == Plan(())
+    lower = make_lower_claim(made, "2Gi")
+    put_lower_claims(world, {**lower, "status": {"phase": "Bound", "capacity": {"storage": "2Gi"}}})
+    put(world.lowers[A].more[VOLUME], make_lower_volume(lower))
+    change_as_other_client(world.upper.more[VOLUME], "pvc-claim-data", _annotate, "")
+    step = the_step(world)
     assert (step.verb, step.uid) == ("patch", "PersistentVolume-pvc-claim-data")
     assert {one["path"]: one["value"] for one in step.operations} == {
         "/metadata/annotations/tensile-kube.io~1lower-volume": "disk-1",
@@ -238,18 +268,18 @@ def _annotate(one: Manifest) -> None:
 
 def test_a_placeholder_with_a_missing_lower_claim_is_not_changed() -> None:
     """It is the only record of the lower claim."""
-    here = ground()
-    settled_claim(here)
-    lose(here.lowers[A].more[CLAIM], "data")
-    assert planned(here) == Plan(())
+    world = storage_world()
+    put_bound_claim(world)
+    relist_without(world.lowers[A].more[CLAIM], "data")
+    assert planned(world) == Plan(())
 
 
 def test_a_lower_claim_with_another_uid_does_not_change_the_placeholder() -> None:
     """A placeholder belongs to a lower claim by its UID."""
-    here = ground()
-    made = settled_claim(here)
-    below(here, copy(made, "9Gi", uid="by-hand"))
-    assert planned(here) == Plan(())
+    world = storage_world()
+    made = put_bound_claim(world)
+    put_lower_claims(world, make_lower_claim(made, "9Gi", uid="by-hand"))
+    assert planned(world) == Plan(())
 
 
 @pytest.mark.parametrize(
@@ -272,25 +302,25 @@ def test_only_the_kind_of_a_lower_volumes_source_is_cached(spec: Manifest, sourc
 
 def released(policy: str = "Delete", **fields: Any) -> World:
     """Create a world in which the upper claim was deleted and its placeholder is released."""
-    here = ground()
-    made = settled_claim(here)
-    volumes(here, volume(made, phase="Released", policy=policy, **fields))
-    drop(here.upper.more[CLAIM], "data")
-    return here
+    world = storage_world()
+    made = put_bound_claim(world)
+    put_upper_volumes(world, make_placeholder(made, phase="Released", policy=policy, **fields))
+    delete_observed(world.upper.more[CLAIM], "data")
+    return world
 
 
 def test_with_the_policy_delete_the_lower_claim_and_then_the_placeholder_are_deleted() -> None:
     """The deletion of the upper claim requests that, and the lower claim is deleted by its UID."""
-    here = released()
-    step = the_step(here)
+    world = released()
+    step = the_step(world)
     assert (step.verb, step.ref, step.uid, step.requested) == ("delete", BELOW, "below-claim-data", True)
-    changed(here.lowers[A].more[CLAIM], "data", _ending)
-    assert planned(here) == Plan(())
-    drop(here.lowers[A].more[CLAIM], "data")
-    step = the_step(here)
+    change_as_other_client(world.lowers[A].more[CLAIM], "data", _ending)
+    assert planned(world) == Plan(())
+    delete_observed(world.lowers[A].more[CLAIM], "data")
+    step = the_step(world)
     assert (step.verb, step.ref, step.uid) == ("delete", REF, "PersistentVolume-pvc-claim-data")
-    changed(here.upper.more[VOLUME], "pvc-claim-data", _ending, "")
-    assert planned(here) == Plan(())
+    change_as_other_client(world.upper.more[VOLUME], "pvc-claim-data", _ending, "")
+    assert planned(world) == Plan(())
 
 
 def _ending(one: Manifest) -> None:
@@ -304,65 +334,67 @@ def test_with_the_policy_retain_nothing_is_deleted() -> None:
 
 def test_nothing_is_deleted_while_the_upper_claim_exists() -> None:
     """The phase of the placeholder may be older than the claim, but a claim with another UID does not count."""
-    here = ground()
-    made = settled_claim(here)
-    volumes(here, volume(made, phase="Released"))
-    assert planned(here) == Plan(())
-    above(here, claim(uid="second"))
-    assert the_step(here).verb == "delete"
+    world = storage_world()
+    made = put_bound_claim(world)
+    put_upper_volumes(world, make_placeholder(made, phase="Released"))
+    assert planned(world) == Plan(())
+    put_upper_claims(world, make_claim(uid="second"))
+    assert the_step(world).verb == "delete"
 
 
 def test_a_missing_lower_claim_is_confirmed_before_the_placeholder_is_deleted() -> None:
     """A list may lack it, so its absence must be certain."""
-    here = released()
-    lose(here.lowers[A].more[CLAIM], "data")
-    step = the_step(here)
+    world = released()
+    relist_without(world.lowers[A].more[CLAIM], "data")
+    step = the_step(world)
     assert (step.verb, step.ref, step.uid) == ("confirm", BELOW, "below-claim-data")
-    here.lowers[A].more[CLAIM].confirm_absent("default", "data")
-    assert the_step(here).ref == REF
+    world.lowers[A].more[CLAIM].confirm_absent("default", "data")
+    assert the_step(world).ref == REF
 
 
 def test_another_lower_claim_of_the_same_name_is_not_deleted() -> None:
     """The lower claim with the data does not exist any more, so only the placeholder is deleted."""
-    here = released()
-    below(here, copy(claim(uid="second"), "1Gi"))
-    assert the_step(here).ref == REF
+    world = released()
+    put_lower_claims(world, make_lower_claim(make_claim(uid="second"), "1Gi"))
+    assert the_step(world).ref == REF
 
 
 def test_a_forged_annotation_deletes_no_other_lower_claim() -> None:
     """The lower claim must be that of the claim that had the placeholder."""
-    here = released()
-    below(here, copy(claim(uid="second"), "1Gi", uid="below-second"))
-    volumes(here, volume(claim(), phase="Released", annotations={LOWER_CLAIM_UID: "below-second"}))
-    assert planned(here) == Plan(())
+    world = released()
+    put_lower_claims(world, make_lower_claim(make_claim(uid="second"), "1Gi", uid="below-second"))
+    put_upper_volumes(
+        world, make_placeholder(make_claim(), phase="Released", annotations={LOWER_CLAIM_UID: "below-second"})
+    )
+    assert planned(world) == Plan(())
 
 
 def test_the_placeholder_of_an_ephemeral_volume_is_deleted_alone() -> None:
     """The lower cluster deletes its own claim with the pod."""
-    here = ground()
-    made = volume(claim(), phase="Released", annotations={LOWER_CLAIM_UID: ""})
-    volumes(here, made)
-    assert the_step(here).ref == REF
-    changed(here.upper.more[VOLUME], "pvc-claim-data", _ending, "")
-    assert planned(here) == Plan(())
+    world = storage_world()
+    made = make_placeholder(make_claim(), phase="Released", annotations={LOWER_CLAIM_UID: ""})
+    put_upper_volumes(world, made)
+    assert the_step(world).ref == REF
+    change_as_other_client(world.upper.more[VOLUME], "pvc-claim-data", _ending, "")
+    assert planned(world) == Plan(())
 
 
 @pytest.mark.parametrize("lower", [B, "gone"])
 def test_a_placeholder_of_another_lower_is_ignored(lower: str) -> None:
     """One of a lower that left the topology is ignored too, because its data cannot be reached."""
-    here = ground()
-    volumes(here, volume(claim(), lower, phase="Released"))
-    assert planned(here) == Plan(())
+    world = storage_world()
+    put_upper_volumes(world, make_placeholder(make_claim(), lower, phase="Released"))
+    assert planned(world) == Plan(())
 
 
 def test_nothing_is_decided_before_storage_classes_are_synced() -> None:
     """They determine whether data are deleted."""
-    here = ground()
-    above(here, claim(node=A))
-    below(here, copy(claim()))
-    assert the_step(here).verb == "create"
-    here.upper.more[STORAGE_CLASS].mark_stale()
-    assert planned(here) == Plan(())
+    world = storage_world()
+    put_upper_claims(world, make_claim(node=A))
+    put_lower_claims(world, make_lower_claim(make_claim()))
+    assert the_step(world).verb == "create"
+    world.upper.more[STORAGE_CLASS].mark_stale()
+    assert planned(world) == Plan(())
 
 
 # Keys that changes enqueue.
@@ -370,57 +402,57 @@ def test_nothing_is_decided_before_storage_classes_are_synced() -> None:
 
 def test_every_placeholder_and_every_claim_that_may_need_one_has_one_key() -> None:
     """Placeholders of another lower have no key in this one."""
-    here = ground()
-    settled_claim(here)
-    above(here, claim("chosen", node=A))
-    volumes(here, volume(claim("old"), name="kept"), volume(claim("far"), B))
-    assert list(names(RULE.keys(here, A))) == ["kept", "pvc-claim-chosen", "pvc-claim-data"]
+    world = storage_world()
+    put_bound_claim(world)
+    put_upper_claims(world, make_claim("chosen", node=A))
+    put_upper_volumes(world, make_placeholder(make_claim("old"), name="kept"), make_placeholder(make_claim("far"), B))
+    assert list(sorted_names(RULE.keys(world, A))) == ["kept", "pvc-claim-chosen", "pvc-claim-data"]
 
 
 def test_changes_of_claims_and_volumes_in_both_clusters_enqueue_the_placeholder() -> None:
     """Only the lower that it represents gets the key."""
-    here = ground()
-    made = settled_claim(here)
-    lower = below(here, copy(made, "1Gi"))
-    real = put(here.lowers[A].more[VOLUME], disk(lower.manifest()))
+    world = storage_world()
+    made = put_bound_claim(world)
+    lower = put_lower_claims(world, make_lower_claim(made, "1Gi"))
+    real = put(world.lowers[A].more[VOLUME], make_lower_volume(lower.manifest()))
     own = ["pvc-claim-data"]
-    assert set(heard(here, "upper.PersistentVolumeClaim", None, above(here, made))) == set(own)
-    assert heard(here, "upper.PersistentVolumeClaim", None, above(here, made), B) == []
-    assert heard(here, "upper.PersistentVolume", None, here.upper.more[VOLUME].get("", "pvc-claim-data")) == own
-    assert heard(here, "upper.PersistentVolume", None, here.upper.more[VOLUME].get("", "pvc-claim-data"), B) == []
-    assert set(heard(here, "PersistentVolumeClaim", None, lower)) == set(own)
-    assert set(heard(here, "PersistentVolume", None, real)) == set(own)
+    assert set(heard(world, "upper.PersistentVolumeClaim", None, put_upper_claims(world, made))) == set(own)
+    assert heard(world, "upper.PersistentVolumeClaim", None, put_upper_claims(world, made), B) == []
+    assert heard(world, "upper.PersistentVolume", None, world.upper.more[VOLUME].get("", "pvc-claim-data")) == own
+    assert heard(world, "upper.PersistentVolume", None, world.upper.more[VOLUME].get("", "pvc-claim-data"), B) == []
+    assert set(heard(world, "PersistentVolumeClaim", None, lower)) == set(own)
+    assert set(heard(world, "PersistentVolume", None, real)) == set(own)
 
 
 def test_a_change_of_a_claim_enqueues_the_placeholder_that_it_may_get() -> None:
     """This applies to the upper and the lower claim, and to the lower volume."""
-    here = ground()
-    chosen = above(here, claim(node=A))
-    assert heard(here, "upper.PersistentVolumeClaim", None, chosen) == ["pvc-claim-data"]
-    assert heard(here, "upper.PersistentVolumeClaim", None, chosen, B) == []
-    lower = below(here, copy(claim()))
-    assert heard(here, "PersistentVolumeClaim", None, lower) == ["pvc-claim-data"]
-    real = put(here.lowers[A].more[VOLUME], disk(lower.manifest()))
-    assert heard(here, "PersistentVolume", None, real) == ["pvc-claim-data"]
+    world = storage_world()
+    chosen = put_upper_claims(world, make_claim(node=A))
+    assert heard(world, "upper.PersistentVolumeClaim", None, chosen) == ["pvc-claim-data"]
+    assert heard(world, "upper.PersistentVolumeClaim", None, chosen, B) == []
+    lower = put_lower_claims(world, make_lower_claim(make_claim()))
+    assert heard(world, "PersistentVolumeClaim", None, lower) == ["pvc-claim-data"]
+    real = put(world.lowers[A].more[VOLUME], make_lower_volume(lower.manifest()))
+    assert heard(world, "PersistentVolume", None, real) == ["pvc-claim-data"]
 
 
 def test_a_node_that_is_created_or_becomes_ours_enqueues_its_placeholders() -> None:
     """No placeholder is created without it, and later changes of the node do not matter."""
-    here = ground()
-    above(here, claim(node=A))
-    node = here.upper.nodes.get("", A)
-    theirs = put(here.upper.nodes, thing("Node", A, ""))
+    world = storage_world()
+    put_upper_claims(world, make_claim(node=A))
+    node = world.upper.nodes.get("", A)
+    theirs = put(world.upper.nodes, make_object("Node", A, ""))
     (route,) = (one for one in RULE.watches() if one.cache == "upper.nodes")
     for delta in (Delta(None, node), Delta(theirs, node)):
-        assert list(names(route.keys(here, A, delta))) == ["pvc-claim-data"]
-        assert list(route.keys(here, B, delta)) == []
-    assert list(route.keys(here, A, Delta(node, node))) == list(route.keys(here, A, Delta(node, None))) == []
+        assert list(sorted_names(route.keys(world, A, delta))) == ["pvc-claim-data"]
+        assert list(route.keys(world, B, delta)) == []
+    assert list(route.keys(world, A, Delta(node, node))) == list(route.keys(world, A, Delta(node, None))) == []
 
 
 def test_without_the_controller_the_rule_has_no_keys() -> None:
     """It decides nothing either."""
-    here = ground()
-    settled_claim(here)
-    lower = here.lowers[A]
+    world = storage_world()
+    put_bound_claim(world)
+    lower = world.lowers[A]
     lower.spec = lower.spec.model_copy(update={"controllers": ()})
-    assert (list(RULE.keys(here, A)), planned(here)) == ([], Plan(()))
+    assert (list(RULE.keys(world, A)), planned(world)) == ([], Plan(()))

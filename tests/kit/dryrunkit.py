@@ -27,12 +27,12 @@ class ClusterUnderTest:
     namespace: str
     node: str
 
-    def at(self, name: str, kind: Kind = CONFIG_MAP, namespace: str = "") -> Ref:
+    def ref(self, name: str, kind: Kind = CONFIG_MAP, namespace: str = "") -> Ref:
         """Make the reference to an object of the namespace."""
         space = (namespace or self.namespace) if kind.namespaced else ""
         return Ref(self.cluster.name, kind, space, name)
 
-    async def made(self, ref: Ref, meta: Manifest | None = None, **more: Any) -> Manifest:
+    async def create(self, ref: Ref, meta: Manifest | None = None, **more: Any) -> Manifest:
         """Create an object, and return it as stored."""
         return decoded(await self.cluster.create(ref, {"metadata": {"name": ref.name, **(meta or {})}, **more}))
 
@@ -41,24 +41,24 @@ class ClusterUnderTest:
         containers = [{"name": one, "image": f"{one}:1"} for one in ("main", "side")]
         place = {"nodeName": self.node} if bound else {"schedulerName": "nobody"}
         basis = {"containers": containers, "tolerations": [{"operator": "Exists"}], **place}
-        return await self.made(self.at(name, POD), meta, spec={**basis, **spec})
+        return await self.create(self.ref(name, POD), meta, spec={**basis, **spec})
 
     async def read(self, ref: Ref) -> Manifest:
         """Read an object."""
         return decoded(await self.cluster.read(ref))
 
-    async def operated(self, seen: Manifest, ref: Ref, *operations: Manifest) -> Manifest:
+    async def json_patch(self, seen: Manifest, ref: Ref, *operations: Manifest) -> Manifest:
         """Send a JSON patch with the object's UID, as the engine does."""
         fence = {"op": "replace", "path": "/metadata/uid", "value": seen["metadata"]["uid"]}
         return decoded(await self.cluster.patch(ref, Patch("json-patch", [fence, *operations])))
 
-    async def laid_over(self, seen: Manifest, ref: Ref, subresource: str = "", **body: Any) -> Manifest:
+    async def strategic_merge_patch(self, seen: Manifest, ref: Ref, subresource: str = "", **body: Any) -> Manifest:
         """Send a strategic merge patch with the object's UID, as the engine does."""
         meta = {"uid": seen["metadata"]["uid"], **body.pop("metadata", {})}
         patch = Patch("strategic-merge-patch", {"metadata": meta, **body})
         return decoded(await self.cluster.patch(ref, patch, subresource))
 
-    async def deleted(self, seen: Manifest, ref: Ref, grace: int | None = None) -> Manifest:
+    async def delete(self, seen: Manifest, ref: Ref, grace: int | None = None) -> Manifest:
         """Delete an object, and return the answer."""
         return decoded(await self.cluster.delete(ref, uid=seen["metadata"]["uid"], grace=grace))
 
@@ -82,41 +82,43 @@ def version_of(manifest: Manifest) -> str:
     return str(manifest["metadata"]["resourceVersion"])
 
 
-def told(error: ClusterError) -> tuple[int, str, tuple[str, ...]]:
+def error_fields(error: ClusterError) -> tuple[int, str, tuple[str, ...]]:
     """Return all parts of an error that decisions may depend on."""
     return (error.status, error.reason, error.causes)
 
 
 @asynccontextmanager
-async def prepared(cluster: Cluster) -> AsyncIterator[ClusterUnderTest]:
+async def prepared_namespace(cluster: Cluster) -> AsyncIterator[ClusterUnderTest]:
     """Create the namespace and the node, and delete them with all objects at the end."""
     mark = uuid4().hex[:8]
-    ground = ClusterUnderTest(cluster, f"rehearsal-{mark}", f"rehearsal-{mark}")
-    space = await ground.made(ground.at(ground.namespace, NAMESPACE))
-    node = await ground.made(ground.at(ground.node, NODE), status={"capacity": ROOM, "allocatable": ROOM})
-    await _account(ground)
+    cluster_under_test = ClusterUnderTest(cluster, f"rehearsal-{mark}", f"rehearsal-{mark}")
+    space = await cluster_under_test.create(cluster_under_test.ref(cluster_under_test.namespace, NAMESPACE))
+    node = await cluster_under_test.create(
+        cluster_under_test.ref(cluster_under_test.node, NODE), status={"capacity": ROOM, "allocatable": ROOM}
+    )
+    await _account(cluster_under_test)
     try:
-        yield ground
+        yield cluster_under_test
     finally:
         for kind in (POD, CONFIG_MAP):
-            await _emptied(ground, kind)
-        await ground.deleted(node, ground.at(ground.node, NODE))
-        await ground.deleted(space, ground.at(ground.namespace, NAMESPACE))
+            await _emptied(cluster_under_test, kind)
+        await cluster_under_test.delete(node, cluster_under_test.ref(cluster_under_test.node, NODE))
+        await cluster_under_test.delete(space, cluster_under_test.ref(cluster_under_test.namespace, NAMESPACE))
 
 
-async def _account(ground: ClusterUnderTest) -> None:
+async def _account(cluster_under_test: ClusterUnderTest) -> None:
     """Wait until pods can be created in the namespace."""
-    selection = Selection(ground.namespace, fields="metadata.name=default")
-    listing = await ground.cluster.list(SERVICE_ACCOUNT, selection)
+    selection = Selection(cluster_under_test.namespace, fields="metadata.name=default")
+    listing = await cluster_under_test.cluster.list(SERVICE_ACCOUNT, selection)
     if not listing.items:
-        await anext(ground.cluster.watch(SERVICE_ACCOUNT, selection, listing.version, _WAIT))
+        await anext(cluster_under_test.cluster.watch(SERVICE_ACCOUNT, selection, listing.version, _WAIT))
 
 
-async def _emptied(ground: ClusterUnderTest, kind: Kind) -> None:
+async def _emptied(cluster_under_test: ClusterUnderTest, kind: Kind) -> None:
     """Delete the test's objects, including those with finalizers."""
-    for raw in (await ground.cluster.list(kind, Selection(ground.namespace))).items:
+    for raw in (await cluster_under_test.cluster.list(kind, Selection(cluster_under_test.namespace))).items:
         found = decoded(raw)
-        ref = ground.at(found["metadata"]["name"], kind)
-        await ground.cluster.patch(ref, Patch("merge-patch", {"metadata": {"finalizers": None}}))
-        if not await ground.is_deleted(ref):
-            await ground.deleted(found, ref, grace=0)
+        ref = cluster_under_test.ref(found["metadata"]["name"], kind)
+        await cluster_under_test.cluster.patch(ref, Patch("merge-patch", {"metadata": {"finalizers": None}}))
+        if not await cluster_under_test.is_deleted(ref):
+            await cluster_under_test.delete(found, ref, grace=0)

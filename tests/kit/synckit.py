@@ -44,11 +44,11 @@ async def _has_seen(site: Site, feed: InformerSpec, informer: Informer) -> bool:
     }
     entries = {(entry.namespace, entry.name): entry for entry in feed.cache}
     newest = informer.resume_version
-    return not any(_is_told(feed, entry) for key, entry in entries.items() if key not in versions) and all(
+    return not any(_is_delivered(feed, entry) for key, entry in entries.items() if key not in versions) and all(
         entries[key].version == version if key in entries else version <= newest for key, version in versions.items()
     )
 
 
-def _is_told(feed: InformerSpec, entry: Entry) -> bool:
+def _is_delivered(feed: InformerSpec, entry: Entry) -> bool:
     """Report whether the watch covers an object: not one that was read by name and has no label."""
     return not entry.raw or is_selected(entry.manifest(), feed.selection)

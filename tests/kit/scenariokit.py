@@ -18,8 +18,18 @@ from itertools import groupby
 from typing import Any
 
 import orjson
-from stagekit import LoopRecord, Stage
-from worldkit import OWNER_HERE, STRANGER, A, marked, secret, space, thing, twin, upper_pod
+from stagekit import EngineSimulation, LoopRecord
+from worldkit import (
+    OWNER_HERE,
+    STRANGER,
+    A,
+    make_lower_pod,
+    make_namespace,
+    make_object,
+    make_upper_pod,
+    secret,
+    with_owner_marks,
+)
 
 from tensile.kubelet.pods.conditions import conditions_of
 from tensile.names import OWNER
@@ -70,7 +80,7 @@ def as_text(document: Manifest) -> str:
     return orjson.dumps(document).decode()
 
 
-def made(entry: Entry) -> Manifest:
+def make_entry(entry: Entry) -> Manifest:
     """Return the object that an entry describes."""
     word = next(word for word in _WORDS if word in entry)
     namespace, _, name = entry[word].rpartition("/")
@@ -83,17 +93,17 @@ def made(entry: Entry) -> Manifest:
 def _pod(namespace: str, name: str, entry: Entry) -> Manifest:
     spec = {"nodeName": entry.get("at", A), **entry.get("spec", {})}
     identity = {"namespace": namespace, "uid": f"uid-{name}", **entry.get("meta", {})}
-    return upper_pod(name, spec, entry.get("status"), **identity)
+    return make_upper_pod(name, spec, entry.get("status"), **identity)
 
 
 def _twin(namespace: str, name: str, entry: Entry) -> Manifest:
-    above = _pod(namespace, name, {**entry, "meta": {"uid": entry.get("of", f"uid-{name}")}})
-    made = twin(above, entry.get("status"), entry.get("at", A))
+    upper_object = _pod(namespace, name, {**entry, "meta": {"uid": entry.get("of", f"uid-{name}")}})
+    made = make_lower_pod(upper_object, entry.get("status"), entry.get("at", A))
     return merged(made, {"spec": {"nodeName": "n1"}})
 
 
 def _thing(kind: str) -> Callable[[str, str, Entry], Manifest]:
-    return lambda namespace, name, _entry: thing(kind, name, namespace)
+    return lambda namespace, name, _entry: make_object(kind, name, namespace)
 
 
 _SMALLEST: dict[str, Callable[[str, str, Entry], Manifest]] = {
@@ -101,7 +111,7 @@ _SMALLEST: dict[str, Callable[[str, str, Entry], Manifest]] = {
     "twin": _twin,
     "configMap": _thing("ConfigMap"),
     "secret": lambda namespace, name, _entry: secret(name, namespace=namespace),
-    "namespace": lambda _namespace, name, _entry: space(name),
+    "namespace": lambda _namespace, name, _entry: make_namespace(name),
     "node": _thing("Node"),
     "serviceAccount": _thing("ServiceAccount"),
     "persistentVolumeClaim": _thing("PersistentVolumeClaim"),
@@ -116,9 +126,9 @@ _SMALLEST: dict[str, Callable[[str, str, Entry], Manifest]] = {
 def _labelled(entry: Entry, manifest: Manifest) -> Manifest:
     """Return the object with the entry's marks: of this topology, of another owner, or the label alone."""
     if "marked" in entry:
-        return marked(manifest, entry["marked"])
+        return with_owner_marks(manifest, entry["marked"])
     if "stranger" in entry:
-        return marked(manifest, entry["stranger"], STRANGER)
+        return with_owner_marks(manifest, entry["stranger"], STRANGER)
     if entry.get("forged"):
         return merged(manifest, {"metadata": {"labels": {OWNER: OWNER_HERE.mark}}})
     return manifest
@@ -148,147 +158,147 @@ def _cluster(name: str) -> str:
     return UPPER if name == "upper" else name
 
 
-# Preparing the stage, and running the acts.
+# Preparing the simulation, and running the acts.
 
 
-def staged(scenario: Entry) -> Stage:
-    """Return the stage with the objects of a scenario."""
+def start_scenario(scenario: Entry) -> EngineSimulation:
+    """Return the simulation with the objects of a scenario."""
     spoken = topology_of(scenario.get("topology"))
-    stage = Stage(*(f"name: {one.name}" for one in spoken.lowers), prompt=not scenario.get("slow"))
-    stage.reload(spoken)
+    simulation = EngineSimulation(*(f"name: {one.name}" for one in spoken.lowers), prompt=not scenario.get("slow"))
+    simulation.reload(spoken)
     given = scenario.get("given") or {}
     for cluster, entries in given.items():
         for entry in entries:
-            place(stage, _cluster(cluster), entry)
+            put_object(simulation, _cluster(cluster), entry)
     if scenario.get("nodes", True):
-        stage.raise_nodes()
-    return stage
+        simulation.create_nodes()
+    return simulation
 
 
-def place(stage: Stage, cluster: str, entry: Entry) -> None:
+def put_object(simulation: EngineSimulation, cluster: str, entry: Entry) -> None:
     """Put an object into a cluster, with its namespace."""
     many = entry.get("times", 0)
     for number in range(many):
         word = "pod" if "pod" in entry else "twin"
         one = {field: value for field, value in entry.items() if field != "times"}
-        place(stage, cluster, {**one, word: f"{entry[word]}-{number}"})
+        put_object(simulation, cluster, {**one, word: f"{entry[word]}-{number}"})
     if many:
         return
-    manifest = made(entry)
+    manifest = make_entry(entry)
     namespace = manifest["metadata"].get("namespace", "")
-    if namespace and stage.find(Ref(UPPER, NAMESPACE, "", namespace)) is None:
-        stage.clusters[UPPER].place(NAMESPACE, space(namespace))
+    if namespace and simulation.find(Ref(UPPER, NAMESPACE, "", namespace)) is None:
+        simulation.clusters[UPPER].place(NAMESPACE, make_namespace(namespace))
     kind = KINDS[manifest["kind"]]
-    if namespace and cluster != UPPER and stage.find(Ref(cluster, NAMESPACE, "", namespace)) is None:
-        stage.clusters[cluster].place(NAMESPACE, space(namespace))
-    stage.clusters[cluster].place(kind, manifest)
+    if namespace and cluster != UPPER and simulation.find(Ref(cluster, NAMESPACE, "", namespace)) is None:
+        simulation.clusters[cluster].place(NAMESPACE, make_namespace(namespace))
+    simulation.clusters[cluster].place(kind, manifest)
 
 
-async def happen(stage: Stage, act: Entry) -> None:
+async def run_act(simulation: EngineSimulation, act: Entry) -> None:
     """Run one act."""
     ((word, what),) = act.items()
     if word in _WITH_REF:
-        await _WITH_REF[word](stage, ref_of(what["of"] if isinstance(what, dict) else what), what)
+        await _WITH_REF[word](simulation, ref_of(what["of"] if isinstance(what, dict) else what), what)
     else:
-        await _WITHOUT[word](stage, what)
+        await _WITHOUT[word](simulation, what)
 
 
-async def _delete(stage: Stage, ref: Ref, what: Any) -> None:
+async def _delete(simulation: EngineSimulation, ref: Ref, what: Any) -> None:
     grace = what.get("grace") if isinstance(what, dict) else None
-    await stage.delete(ref, grace)
+    await simulation.delete(ref, grace)
 
 
-async def _vanish(stage: Stage, ref: Ref, _what: Any) -> None:
-    stage.clusters[ref.cluster].vanish(ref)
+async def _vanish(simulation: EngineSimulation, ref: Ref, _what: Any) -> None:
+    simulation.clusters[ref.cluster].vanish(ref)
 
 
-async def _slip(stage: Stage, ref: Ref, _what: Any) -> None:
-    stage.slip(ref)
+async def _delete_without_event(simulation: EngineSimulation, ref: Ref, _what: Any) -> None:
+    simulation.delete_without_event(ref)
 
 
-async def _change(stage: Stage, ref: Ref, what: Entry) -> None:
-    seen = stage.find(ref)
+async def _change(simulation: EngineSimulation, ref: Ref, what: Entry) -> None:
+    seen = simulation.find(ref)
     assert seen is not None
     change = {field: value for field, value in what.items() if field != "of"}
-    stage.clusters[ref.cluster].alter(ref, lambda manifest: manifest.update(merged(seen, change)))
+    simulation.clusters[ref.cluster].alter(ref, lambda manifest: manifest.update(merged(seen, change)))
 
 
-async def _put(stage: Stage, what: Entry) -> None:
+async def _put(simulation: EngineSimulation, what: Entry) -> None:
     entry = dict(what)
-    place(stage, _cluster(entry.pop("in")), entry)
+    put_object(simulation, _cluster(entry.pop("in")), entry)
 
 
-async def _silence(stage: Stage, what: dict[str, float]) -> None:
+async def _silence(simulation: EngineSimulation, what: dict[str, float]) -> None:
     for lower, seconds in what.items():
-        stage.quieten(lower, seconds)
+        simulation.set_unreachable(lower, seconds)
 
 
-async def _distrust(stage: Stage, what: str) -> None:
-    stage.mark_stale(_cluster(what))
+async def _distrust(simulation: EngineSimulation, what: str) -> None:
+    simulation.mark_stale(_cluster(what))
 
 
-async def _relist(stage: Stage, what: str) -> None:
-    stage.relist(_cluster(what))
+async def _relist(simulation: EngineSimulation, what: str) -> None:
+    simulation.relist(_cluster(what))
 
 
-async def _reload(stage: Stage, what: Entry) -> None:
-    stage.reload(topology_of(what))
+async def _reload(simulation: EngineSimulation, what: Entry) -> None:
+    simulation.reload(topology_of(what))
 
 
-async def _restart(stage: Stage, what: Any) -> None:
-    await stage.restart(unread=what.get("unread") if isinstance(what, dict) else None)
+async def _restart(simulation: EngineSimulation, what: Any) -> None:
+    await simulation.restart(unread=what.get("unread") if isinstance(what, dict) else None)
 
 
-async def _deny(stage: Stage, what: Entry) -> None:
-    stage.clusters[_cluster(what["in"])].denied[(what["verb"], what["kind"])] = what["message"]
+async def _deny(simulation: EngineSimulation, what: Entry) -> None:
+    simulation.clusters[_cluster(what["in"])].denied[(what["verb"], what["kind"])] = what["message"]
 
 
-async def _allow(stage: Stage, what: str) -> None:
-    stage.clusters[_cluster(what)].denied.clear()
+async def _allow(simulation: EngineSimulation, what: str) -> None:
+    simulation.clusters[_cluster(what)].denied.clear()
 
 
-async def _fail(stage: Stage, what: dict[str, int]) -> None:
+async def _fail(simulation: EngineSimulation, what: dict[str, int]) -> None:
     for cluster, writes in what.items():
-        stage.clusters[_cluster(cluster)].failing = writes
+        simulation.clusters[_cluster(cluster)].failing = writes
 
 
-async def _late(stage: Stage, what: str) -> None:
-    stage.delay(_cluster(what))
+async def _hold_events(simulation: EngineSimulation, what: str) -> None:
+    simulation.hold_events(_cluster(what))
 
 
-async def _hear(stage: Stage, what: str) -> None:
-    stage.hear(_cluster(what))
+async def _deliver_events(simulation: EngineSimulation, what: str) -> None:
+    simulation.deliver_events(_cluster(what))
 
 
-async def _stop(stage: Stage, _what: Any) -> None:
-    await stage.stop()
+async def _stop(simulation: EngineSimulation, _what: Any) -> None:
+    await simulation.stop()
 
 
-async def _abandon(stage: Stage, what: str) -> None:
-    lower = stage.world.lowers[what]
+async def _abandon(simulation: EngineSimulation, what: str) -> None:
+    lower = simulation.world.lowers[what]
     lower.in_topology = lower.connected = False
-    stage.enqueue_all(what)
+    simulation.enqueue_all(what)
 
 
-async def _overlook(stage: Stage, ref: Ref, _what: Any) -> None:
-    stage.overlook(ref)
+async def _relist_without(simulation: EngineSimulation, ref: Ref, _what: Any) -> None:
+    simulation.relist_without(ref)
 
 
-async def _at_once(stage: Stage, what: list[Entry]) -> None:
+async def _at_once(simulation: EngineSimulation, what: list[Entry]) -> None:
     for act in what:
-        await happen(stage, act)
+        await run_act(simulation, act)
 
 
-async def _wait(stage: Stage, what: float) -> None:
-    await stage.calm(what)
+async def _wait(simulation: EngineSimulation, what: float) -> None:
+    await simulation.advance(what)
 
 
 _WITH_REF: dict[str, Any] = {
     "delete": _delete,
     "vanish": _vanish,
-    "slip": _slip,
+    "slip": _delete_without_event,
     "change": _change,
-    "overlook": _overlook,
+    "overlook": _relist_without,
 }
 _WITHOUT: dict[str, Any] = {
     "put": _put,
@@ -300,8 +310,8 @@ _WITHOUT: dict[str, Any] = {
     "deny": _deny,
     "allow": _allow,
     "fails after": _fail,
-    "late": _late,
-    "hear": _hear,
+    "late": _hold_events,
+    "hear": _deliver_events,
     "stop": _stop,
     "abandon": _abandon,
     "at once": _at_once,
@@ -312,10 +322,10 @@ _WITHOUT: dict[str, Any] = {
 # Recording.
 
 
-def told(said: Iterable[LoopRecord]) -> list[str]:
+def described(records: Iterable[LoopRecord]) -> list[str]:
     """Return what the loop did as lines, by key, in the order of each key's steps."""
     by_key: dict[str, list[str]] = {}
-    for one in said:
+    for one in records:
         key = " ".join(part for part in (one.key.rule, one.key.lower, f"{one.key.namespace}/{one.key.name}") if part)
         by_key.setdefault(key.removesuffix(" /"), []).append(_line(one))
     return [line for key in sorted(by_key) for line in (f"{key}:", *(f"  {line}" for line in _counted(by_key[key])))]
@@ -330,13 +340,13 @@ def _runs(lines: list[str]) -> list[tuple[str, int]]:
     return [(line, len(list(group))) for line, group in groupby(lines)]
 
 
-def _line(said: LoopRecord) -> str:
-    if said.problem is not None:
-        return f"problem {said.problem.reason}: {said.problem.message}"
-    assert said.step is not None
-    refused = f"\n    -> {type(said.error).__name__}: {said.error.message}" if said.error else ""
-    unasked = "" if said.step.requested else " [unrequested]"
-    return f"{said.step.verb} {_object(said.step)}{_content(said.step)} ({said.step.reason}){unasked}{refused}"
+def _line(record: LoopRecord) -> str:
+    if record.problem is not None:
+        return f"problem {record.problem.reason}: {record.problem.message}"
+    assert record.step is not None
+    refused = f"\n    -> {type(record.error).__name__}: {record.error.message}" if record.error else ""
+    unasked = "" if record.step.requested else " [unrequested]"
+    return f"{record.step.verb} {_object(record.step)}{_content(record.step)} ({record.step.reason}){unasked}{refused}"
 
 
 def _object(step: Step) -> str:
@@ -361,18 +371,18 @@ def _content(step: Step) -> str:
 def _summary(status: Manifest) -> str:
     fields = [f"{field}={status[field]}" for field in ("phase", "reason") if field in status]
     others = sorted(set(status) - {"phase", "reason", "message", "conditions"})
-    said = [
+    conditions = [
         f"{kind}={one.get('status', one.get('$patch'))}" + (f"/{one['reason']}" if one.get("reason") else "")
         for kind, one in sorted(conditions_of({"status": status}).items())
     ]
-    return " ".join([*fields, *said, *(f"+{field}" for field in others)])
+    return " ".join([*fields, *conditions, *(f"+{field}" for field in others)])
 
 
-async def standing(stage: Stage) -> list[str]:
+async def final_state(simulation: EngineSimulation) -> list[str]:
     """Return which pods exist in each cluster in the end, and their status."""
     lines = []
-    for cluster in stage.clusters:
-        for pod in await stage.listed(cluster):
+    for cluster in simulation.clusters:
+        for pod in await simulation.listed(cluster):
             meta = pod["metadata"]
             ending = f" ending({meta['deletionGracePeriodSeconds']})" if "deletionTimestamp" in meta else ""
             lines.append(f"{cluster or 'upper'} {meta['namespace']}/{meta['name']}: {_summary(pod['status'])}{ending}")

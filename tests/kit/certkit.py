@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from tensile.objects import Manifest
 
 
-class Authority:
+class SigningAuthority:
     """A certificate authority that signs for 127.0.0.1 and for users."""
 
     def __init__(self, name: str) -> None:
@@ -27,17 +27,17 @@ class Authority:
         return made.certificate, made.key
 
 
-class Papers:
+class CertificateSet:
     """Two authorities; the first has signed the server and `alice`."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.authority = Authority("first")
-        self.other = Authority("other")
+        self.authority = SigningAuthority("first")
+        self.other_authority = SigningAuthority("other")
         self.server, self.server_key = self.authority.sign("server")
         self.alice, self.alice_key = self.authority.sign("alice")
 
-    def locked_key(self) -> bytes:
+    def encrypted_key(self) -> bytes:
         """Return a key that is encrypted with a password."""
         return ec.generate_private_key(ec.SECP256R1()).private_bytes(
             serialization.Encoding.PEM,
@@ -45,8 +45,10 @@ class Papers:
             serialization.BestAvailableEncryption(b"secret"),
         )
 
-    def server_context(self, *, expired: bool = False, ask: bool = False, fresh: bool = False) -> ssl.SSLContext:
-        """Return the TLS context of a server; `ask` requires a client certificate of the first authority.
+    def server_context(
+        self, *, expired: bool = False, require_client_certificate: bool = False, fresh: bool = False
+    ) -> ssl.SSLContext:
+        """Return the TLS context of a server, which may require a client certificate of the first authority.
 
         Its certificate is always the same one, unless it is `fresh`.
         """
@@ -57,7 +59,7 @@ class Papers:
         chain.write_bytes(certificate + key)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(chain)
-        if ask:
+        if require_client_certificate:
             context.load_verify_locations(cadata=self.authority.pem.decode())
             context.verify_mode = ssl.CERT_REQUIRED
         return context

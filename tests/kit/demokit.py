@@ -13,7 +13,7 @@ LIMIT = 120.0
 COMMAND = (sys.executable, "-m", "tensile", "demo")
 
 
-class Place:
+class DemoHome:
     """A folder that serves as the temporary directory and as the home of the user of one demo."""
 
     def __init__(self, root: Path) -> None:
@@ -30,7 +30,7 @@ class Place:
             "PYTHONPATH": str(Path(tensile.__file__).parents[1]),
         }
 
-    def begin(self, *options: str) -> subprocess.Popen[str]:
+    def start(self, *options: str) -> subprocess.Popen[str]:
         """Start the demo with both outputs as pipes."""
         return subprocess.Popen(
             [*COMMAND, *options],
@@ -61,15 +61,15 @@ class Place:
         until(self.is_clean, lambda: f"still there: {self.files()[:5]} {self.processes()}", LIMIT)
 
 
-def read_until(process: subprocess.Popen[str], words: str) -> str:
+def read_until(process: subprocess.Popen[str], text: str) -> str:
     """Read the output of a process until a line contains these words; return all of it."""
     assert process.stdout is not None
     lines = []
     for line in process.stdout:
         lines.append(line)
-        if words in line:
+        if text in line:
             return "".join(lines)
-    raise AssertionError(f"{words!r} never came: {''.join(lines)}")
+    raise AssertionError(f"{text!r} never came: {''.join(lines)}")
 
 
 def _read(number: int, name: str) -> bytes:
