@@ -149,21 +149,22 @@ bench: setup ## How fast pods come and go, against a bare loop and one cluster a
 	$(BIN)/python -m bench.speed.$$one $(if $(ROUNDS),--rounds $(ROUNDS)) || failed=1; done; \
 	$(call each,speed.bad_files speed.extender); exit $$failed
 
-faults: setup ## Crashes, outages, strangers, refusals, two engines, watches that lie, hostile lowers, every alert
-	@failed=0; for trial in crash outage away pause credentials strangers; do \
+faults: setup ## Crashes, outages, name conflicts, refusals, two engines, wrong watches, hostile lowers, every alert
+	@failed=0; for trial in crash outage unreachable pause credentials name_conflicts; do \
 	$(BIN)/python -m bench.faults.$$trial $(GIVEN) $(if $(SEED),--seed $(SEED)) || failed=1; done; \
-	$(call each,$(addprefix faults.,everywrite watches denials twins tokens replicas guarded drain replaced hostile alerts)); \
+	$(call each,$(addprefix faults.,every_write watches denials two_engines tokens replicas kubelet_api drain \
+	webhook_rollout hostile alert_rules)); \
 	exit $$failed
 
-model: setup ## Random sequences of writes, faults and hostile tenants, held against a model, in memory and on real clusters
+model: setup ## Random sequences of writes, faults and hostile tenants, compared with a model, in memory and on real clusters
 	@failed=0; $(call each,$(addprefix model.,sequences sequences.real sequences.races sequences.pairs hostility \
 	hostility.real)); exit $$failed
 
 behaviour: setup ## Virtual nodes, plan and doctor compared with a real node, a real scheduler and what then happens
-	@failed=0; $(call each,$(addprefix conformance.,kubectl top likeness placement burst preemption predictions costs \
+	@failed=0; $(call each,$(addprefix conformance.,kubectl top dryrun placement burst preemption predictions costs \
 	stale diagnoses)); exit $$failed
 
-mutation: setup ## Bugs planted in the engine and rights taken away from it, each of which a test has to notice
+mutation: setup ## Bugs put into the engine and permissions removed from it: a test has to fail for each
 	@failed=0; $(call each,mutation.bugs mutation.rights); exit $$failed
 
 keep: ## Take the results of build/results into bench/results, and their figures into the pages

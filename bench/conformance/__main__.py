@@ -20,7 +20,7 @@ import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
-from bench.conformance import judging, report
+from bench.conformance import evaluation, report
 from bench.conformance.clusters import clusters, virtual_node
 from bench.conformance.document import PAGE, page
 from bench.conformance.kubectl.round import LOWER
@@ -41,14 +41,18 @@ CLUSTERS = {DIRECT: LOWER, THROUGH: UPPER}
 def arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--focus", default="", help="only tests whose names match this regular expression")
-    parser.add_argument("--only", choices=[DIRECT, THROUGH], help="one side only")
-    parser.add_argument("--serial", action="store_true", help="also tests that are Serial or Slow")
-    parser.add_argument("--procs", type=int, default=PROCESSES, help="how many tests at once")
-    parser.add_argument("--runs", type=int, default=1, help="how many times each side")
-    parser.add_argument("--keep", type=Path, help="a folder for Ginkgo's logs and reports, which vanish otherwise")
-    parser.add_argument("--document", action="store_true", help="write docs/conformance.md from the last result only")
-    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--focus", default="", help="run only tests whose names match this regular expression")
+    parser.add_argument(
+        "--only",
+        choices=[DIRECT, THROUGH],
+        help="run one side only: direct is the real node",
+    )
+    parser.add_argument("--serial", action="store_true", help="also run tests that are labelled Serial or Slow")
+    parser.add_argument("--procs", type=int, default=PROCESSES, help="the number of tests that run at the same time")
+    parser.add_argument("--runs", type=int, default=1, help="how many times to run each side")
+    parser.add_argument("--keep", type=Path, help="the folder for Ginkgo's logs and reports; default: delete them")
+    parser.add_argument("--document", action="store_true", help="only write docs/conformance.md, from the last result")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="the folder in which to write the result")
     return parser.parse_args()
 
 
@@ -59,13 +63,13 @@ def outcomes(
     state, chosen = sandbox.state(), Selection(wanted.focus, wanted.serial)
     assert state.binaries is not None
     place = Side(side, sandbox.clusters[CLUSTERS[side]].kubeconfig, state.binaries.kubectl, folder, state.identity)
-    reasons = judging.reasons(judging.REASONS.read_text())
+    reasons = evaluation.reasons(evaluation.REASONS.read_text())
     known = reasons.direct if side == DIRECT else {**reasons.direct, **reasons.through}
     every: list[list[Outcome]] = []
     for number in range(1, wanted.runs + 1):
         place = place._replace(folder=folder / f"{side}-{number}")
         found = once(programs, chosen, place, wanted.procs)
-        failed = judging.unexplained(found, known)
+        failed = evaluation.unexplained(found, known)
         if failed and wanted.procs > 1:
             place = place._replace(folder=folder / f"{side}-{number}-again")
             found = report.repeated(found, once(programs, chosen._replace(focus=by_names(failed)), place, 1))
@@ -94,37 +98,37 @@ def tests(programs: Programs, wanted: argparse.Namespace, scratch: Path) -> list
     return report.joined(direct, through)
 
 
-def told(every: list[Case]) -> None:
+def print_failures(every: list[Case]) -> None:
     """Print the failures, and the table."""
     for test in every:
         for side, runs in ((DIRECT, test.direct), (THROUGH, test.through)):
             failed = [one for one in runs if one.state not in (report.PASSED, report.SKIPPED)]
-            for words in dict.fromkeys(f"{one.where}: {one.message}" for one in failed):
-                print(f"FAILED {side}: {test.name}: {words}")
+            for failure in dict.fromkeys(f"{one.where}: {one.message}" for one in failed):
+                print(f"FAILED {side}: {test.name}: {failure}")
     for row in report.rows(every):
         print(f"{row.sig:12} {row.run:4} tests, {row.direct:4} directly, {row.through:4} through, {row.both:4} both")
 
 
-def of_a_part(every: list[Case], known: judging.Reasons) -> int:
+def of_a_part(every: list[Case], known: evaluation.Reasons) -> int:
     """Print the defects in a part of the tests that ran on both sides, and return the exit code."""
-    broken = judging.broken(every, known, whole=False)
-    for words in broken:
-        print(f"{NAME}: BROKEN: {words}", file=sys.stderr)
+    broken = evaluation.broken(every, known, whole=False)
+    for failure in broken:
+        print(f"{NAME}: BROKEN: {failure}", file=sys.stderr)
     return 1 if broken else 0
 
 
-def of_the_whole(every: list[Case], known: judging.Reasons, wanted: argparse.Namespace) -> int:
+def of_the_whole(every: list[Case], known: evaluation.Reasons, wanted: argparse.Namespace) -> int:
     """Keep the result of all tests, write the page, print changes and defects, and return the exit code."""
     before = kept_before(wanted.results, NAME)
     run_as = {"procs": wanted.procs, "runs": wanted.runs}
-    path = keep(wanted.results, NAME, VERSION, {"run": run_as, **judging.result(every, known)})
+    path = keep(wanted.results, NAME, VERSION, {"run": run_as, **evaluation.result(every, known)})
     after = kept_before(wanted.results, NAME)
     PAGE.write_text(page(after))
-    for name in judging.changed(before, after):
+    for name in evaluation.changed(before, after):
         print(f"{NAME}: not as on {before['date']}: {name}")
-    for part in judging.unneeded(every, known):
+    for part in evaluation.unneeded(every, known):
         print(f"{NAME}: has a reason to fail and does not: {part}")
-    return verdict(NAME, judging.broken(every, known), path)
+    return verdict(NAME, evaluation.broken(every, known), path)
 
 
 def main() -> int:
@@ -148,8 +152,8 @@ def main() -> int:
         except KeyboardInterrupt:
             print(f"{NAME}: given up; everything that was started has ended", file=sys.stderr)
             return 130
-    known = judging.reasons(judging.REASONS.read_text())
-    told(every)
+    known = evaluation.reasons(evaluation.REASONS.read_text())
+    print_failures(every)
     if wanted.only:
         return 0
     if wanted.focus or wanted.serial:

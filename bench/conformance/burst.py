@@ -19,7 +19,7 @@ from typing import Any, Self
 import yaml
 
 from bench.kit.oracles import is_ready
-from bench.kit.parties import nodes_usable
+from bench.kit.participants import wait_until_nodes_usable
 from bench.kit.sites import DEPLOYMENTS, NODES, PODS, Manifest, Site, until
 from bench.kit.trial import NAMESPACE, Snapshot, Trial, run
 from bench.kit.workload import deployment
@@ -61,8 +61,8 @@ class Refusals:
 def is_refused(pod: Manifest) -> bool:
     """Report whether a scheduler found no node for a pod."""
     conditions = (pod.get("status") or {}).get("conditions") or ()
-    said = next((one for one in conditions if one["type"] == "PodScheduled"), {})
-    return said.get("status") == "False" and "nodeName" not in pod["spec"]
+    scheduled = next((one for one in conditions if one["type"] == "PodScheduled"), {})
+    return scheduled.get("status") == "False" and "nodeName" not in pod["spec"]
 
 
 def places(nodes: int, lowers: int) -> int:
@@ -128,42 +128,42 @@ async def _settled(trial: Trial, pods: int, room: int) -> Snapshot:
         """Read every cluster, and report whether the burst has settled."""
         nonlocal found
         found = await trial.snapshot()
-        told = sum(is_refused(pod) or bool(pod["spec"].get("nodeName")) for pod in found.upper)
-        return sum(map(is_ready, found.upper)) == room and len(found.upper) == told == pods
+        decided = sum(is_refused(pod) or bool(pod["spec"].get("nodeName")) for pod in found.upper)
+        return sum(map(is_ready, found.upper)) == room and len(found.upper) == decided == pods
 
-    await until(is_over, f"{room} of {pods} pods run, and the others are told that there is no room", LIMIT)
+    await until(is_over, f"{room} of {pods} pods run, and the others report that there is no room", LIMIT)
     return found
 
 
-def judged(asked: dict[str, Any], room: int, pods: int) -> list[str]:
+def judged(refusals: dict[str, Any], room: int, pods: int) -> list[str]:
     """Return in which counts the burst with the extender differs from what is expected."""
     wanted = {"running": room, "pending_above": pods - room, "pending_below": 0, "had_no_node_below": 0}
     return [
-        f"{field}: {asked.get(field, 0)}, not {count}"
+        f"{field}: {refusals.get(field, 0)}, not {count}"
         for field, count in wanted.items()
-        if asked.get(field, 0) != count
+        if refusals.get(field, 0) != count
     ]
 
 
-async def scenario(sandbox: Sandbox, given: Namespace) -> dict[str, Any]:
+async def scenario(sandbox: Sandbox, args: Namespace) -> dict[str, Any]:
     """Send the burst with the extender in every round, and once without it."""
     lowers = [name for name in sandbox.clusters if name != UPPER]
-    pods = given.pods
+    pods = args.pods
     room = min(pods, places(sandbox.state().options.nodes, len(lowers)))
     async with Trial(sandbox) as trial:
         await fill(trial)
         trial.start_engine()
-        await nodes_usable(trial.upper, len(lowers))
+        await wait_until_nodes_usable(trial.upper, len(lowers))
         await asyncio.sleep(SPARE)
-        asked = [await one(trial, pods, room) for _ in range(given.rounds)]
+        with_extender = [await one(trial, pods, room) for _ in range(args.rounds)]
         switch(sandbox, enabled=False)
         await asyncio.sleep(SPARE)
         blind = await one(trial, pods, room)
-    print({"asked": asked, "blind": blind}, flush=True)
-    broken = [words for found in asked for words in judged(found, room, pods)]
-    return {"room": room, "with_extender": asked, "without": blind, "broken": broken}
+    print({"asked": with_extender, "blind": blind}, flush=True)
+    broken = [failure for found in with_extender for failure in judged(found, room, pods)]
+    return {"room": room, "with_extender": with_extender, "without": blind, "broken": broken}
 
 
 if __name__ == "__main__":
     size = Options(nodes=50, extender=True)
-    sys.exit(run("burst", scenario, size, pods=500, rounds=3, words=__doc__ or ""))
+    sys.exit(run("burst", scenario, size, pods=500, rounds=3, doc=__doc__ or ""))

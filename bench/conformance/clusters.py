@@ -9,8 +9,8 @@ from pathlib import Path
 from bench.conformance.images import Files, archive, listed
 from bench.conformance.kubectl.round import LOWER, nodes_ready, put_within_reach
 from bench.conformance.programs import Programs
-from bench.kit.children import engine
-from bench.kit.nodeimages import bring
+from bench.kit.child_processes import engine
+from bench.kit.node_images import import_images
 from tensile.sandbox.credentials import authority
 from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import Options
@@ -28,7 +28,7 @@ def clusters(folder: Path, programs: Programs) -> Iterator[Sandbox]:
         images = sandbox.directory / "images.tar"
         names = subprocess.run([programs.suite, "--list-images"], capture_output=True, text=True, check=True).stdout
         images.write_bytes(archive(listed(names), files(sandbox, programs)))
-        bring(sandbox, images)
+        import_images(sandbox, images)
         images.unlink()
         yield sandbox
 

@@ -115,7 +115,7 @@ def _reasons(failing: Sequence[dict[str, Any]]) -> str:
 
 def _pairs(title: str, pairs: Iterable[tuple[str, str]]) -> str:
     """Return a table of tests with a text for each."""
-    lines = "".join(f"| {_cell(name)} | {_cell(words)} |\n" for name, words in pairs)
+    lines = "".join(f"| {_cell(name)} | {_cell(reason)} |\n" for name, reason in pairs)
     return f"| test | {title} |\n|---|---|\n{lines}"
 
 
@@ -124,6 +124,6 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("<", "&lt;")
 
 
-def _listed(words: Sequence[str]) -> str:
-    """Return words as a sentence lists them."""
-    return f"{', '.join(words[:-1])} and {words[-1]}"
+def _listed(items: Sequence[str]) -> str:
+    """Return items as a list in a sentence."""
+    return f"{', '.join(items[:-1])} and {items[-1]}"

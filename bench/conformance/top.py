@@ -17,9 +17,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bench.conformance.metering import CPU, MEMORY, MetricsServer, Used, apply, tell_use, top
-from bench.kit.children import engine
-from bench.kit.parties import nodes_usable
+from bench.conformance.metrics_server import CPU, MEMORY, MetricsServer, Used, apply, set_usage, top
+from bench.kit.child_processes import engine
+from bench.kit.participants import wait_until_nodes_usable
 from bench.kit.reporting import RESULTS, keep, verdict
 from bench.kit.sites import Manifest, NotInTime, Site, until
 from tensile.sandbox.processes import choose
@@ -45,7 +45,7 @@ def deployment() -> Manifest:
         "containers": [{"name": "main", "image": "app:1", "resources": resources}],
         "terminationGracePeriodSeconds": 0,
     }
-    template = {"metadata": {"labels": {"app": NAME}, "annotations": said(FIRST)}, "spec": spec}
+    template = {"metadata": {"labels": {"app": NAME}, "annotations": usage_annotations(FIRST)}, "spec": spec}
     body = {"replicas": PODS, "selector": {"matchLabels": {"app": NAME}}, "template": template}
     return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": NAME}, "spec": body}
 
@@ -68,7 +68,7 @@ def autoscaler() -> Manifest:
     }
 
 
-def said(used: Used) -> dict[str, str]:
+def usage_annotations(used: Used) -> dict[str, str]:
     """Return the annotations that specify the use of a pod."""
     return {CPU: f"{used.cpu}m", MEMORY: f"{used.memory}Mi"}
 
@@ -109,8 +109,8 @@ class Trial:
 
     def replicas(self) -> int:
         """Return how many pods the autoscaler has requested."""
-        told = self._sandbox.kubectl("get", "deployment", NAME, "-o", "jsonpath={.spec.replicas}")
-        return int(told.stdout or 0)
+        output = self._sandbox.kubectl("get", "deployment", NAME, "-o", "jsonpath={.spec.replicas}")
+        return int(output.stdout or 0)
 
     def pause_autoscaler(self) -> None:
         """Delete the autoscaler; the number of replicas that it set stays."""
@@ -119,8 +119,8 @@ class Trial:
 
     def change_use(self, used: Used) -> None:
         """Change what the running pods use."""
-        words = [f"{key}={value}" for key, value in said(used).items()]
-        done = self._sandbox.kubectl("annotate", "--overwrite", "pods", "-l", f"app={NAME}", *words)
+        annotations = [f"{key}={value}" for key, value in usage_annotations(used).items()]
+        done = self._sandbox.kubectl("annotate", "--overwrite", "pods", "-l", f"app={NAME}", *annotations)
         assert done.returncode == 0, done.stderr
 
 
@@ -137,7 +137,7 @@ def is_near(found: Used, wanted: Used) -> bool:
 async def run(trial: Trial, sandbox: Sandbox, below: MetricsServer, above: MetricsServer) -> str:
     """Run all steps, and return the clusters' version."""
     async with Site(sandbox.clusters[UPPER]) as site:
-        await nodes_usable(site, 1)
+        await wait_until_nodes_usable(site, 1)
         version = await site.version()
     apply(sandbox, UPPER, deployment())
     await trial.reached("kubectl top is right", lambda: trial.pods_use(FIRST, PODS))
@@ -150,15 +150,15 @@ async def run(trial: Trial, sandbox: Sandbox, below: MetricsServer, above: Metri
     apply(sandbox, UPPER, autoscaler())
     await trial.reached("the autoscaler takes pods away", lambda: trial.replicas() == 1)
     below.remove()
-    told = above.log.stat().st_size
-    await trial.reached("its absence is logged", lambda: ABSENT in above.log.read_text()[told:])
+    log_position = above.log.stat().st_size
+    await trial.reached("its absence is logged", lambda: ABSENT in above.log.read_text()[log_position:])
     return version
 
 
 def measure(sandbox: Sandbox, results: Path) -> int:
     """Run the steps with an engine, keep and print the result, and return the exit code."""
     ports = [run[0] for run in choose([1, 1, 1])]
-    tell_use(sandbox, LOWER, ports[0])
+    set_usage(sandbox, LOWER, ports[0])
     trial = Trial(sandbox)
     broken: list[str] = []
     version = ""
@@ -181,14 +181,14 @@ def measure(sandbox: Sandbox, results: Path) -> int:
 def main() -> int:
     """Read the arguments, start a sandbox, and measure."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    given = parser.parse_args()
+    parser.add_argument("--results", type=Path, default=RESULTS, help="the folder in which to write the result")
+    args = parser.parse_args()
     with (
         tempfile.TemporaryDirectory() as scratch,
         Sandbox.start(Path(scratch) / "sandbox", Options(lowers=1, nodes=2)) as sandbox,
     ):
         sandbox.adopt("engine.log", *(f"metrics-server-{cluster}.log" for cluster in (LOWER, UPPER)))
-        return measure(sandbox, given.results)
+        return measure(sandbox, args.results)
 
 
 if __name__ == "__main__":

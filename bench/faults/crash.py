@@ -12,7 +12,7 @@ import time
 from argparse import Namespace
 from typing import Any
 
-from bench.faults.storm import Edit, Round, draw, standing
+from bench.faults.crash_plan import Edit, Round, draw, standing
 from bench.kit import audit, oracles
 from bench.kit.sites import DEPLOYMENTS, MERGE, PODS, until
 from bench.kit.trial import AGENT, NAMESPACE, Snapshot, Trial, run
@@ -69,12 +69,12 @@ async def crash(trial: Trial, lives: list[Round], quiet: float) -> dict[str, Any
         print(f"round {number}: killed after {life.kill:.2f} s and {written[-1]} writes", flush=True)
     begin = time.monotonic()
     await until(trial.start_engine().has_started, "the engine has started", STARTED)
-    await trial.settled(standing(lives))
+    await trial.wait_until_settled(standing(lives))
     recovered = round(time.monotonic() - begin, 2)
     silence = await trial.wait_idle(quiet)
     found = await trial.snapshot()
     broken = [*found.unsettled(), *judge(trial, found, deleted)]
-    broken += [words for name, kept in silence.items() for words in oracles.not_quiet(kept, quiet, name)]
+    broken += [failure for name, kept in silence.items() for failure in oracles.not_quiet(kept, quiet, name)]
     await trial.clear()
     result = {"kills_s": [round(life.kill, 3) for life in lives], "writes_before_kill": written}
     return {**result, "pods_left": len(found.upper), "recovered_s": recovered, "quiet_s": quiet, "broken": broken}
@@ -91,7 +91,7 @@ def judge(trial: Trial, found: Snapshot, deleted: list[str]) -> list[str]:
         *oracles.living_twice(found.lowers),
         *oracles.created_twice(lowers),
         *oracles.failed(found.upper),
-        *(words for each in (*left, *swept) for words in each),
+        *(failure for each in (*left, *swept) for failure in each),
     ]
 
 
@@ -101,11 +101,11 @@ def writes(trial: Trial) -> dict[str, int]:
     return {name: len(audit.writes(trial.records(name), AGENT, without=("leases",))) for name in names}
 
 
-async def scenario(sandbox: Sandbox, given: Namespace) -> dict[str, Any]:
+async def scenario(sandbox: Sandbox, args: Namespace) -> dict[str, Any]:
     """Run with the arguments of the command line."""
     async with Trial(sandbox) as trial:
-        return await crash(trial, draw(given.seed, given.pods, given.rounds, "crash"), given.quiet)
+        return await crash(trial, draw(args.seed, args.pods, args.rounds, "crash"), args.quiet)
 
 
 if __name__ == "__main__":
-    sys.exit(run("crash", scenario, Options(), pods=150, rounds=10, words=__doc__ or ""))
+    sys.exit(run("crash", scenario, Options(), pods=150, rounds=10, doc=__doc__ or ""))

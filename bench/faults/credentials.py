@@ -20,7 +20,7 @@ from http import HTTPStatus
 from itertools import count
 from typing import Any
 
-from bench.faults.swaps import (
+from bench.faults.credential_faults import (
     PROBE,
     AddressTurned,
     AuthorityRotated,
@@ -31,7 +31,7 @@ from bench.faults.swaps import (
     TokenEnds,
 )
 from bench.kit import audit, oracles
-from bench.kit.parties import nodes_usable
+from bench.kit.participants import wait_until_nodes_usable
 from bench.kit.sites import AWAY, DEPLOYMENTS, MERGE, NODES, PODS, Refused, until, until_gone
 from bench.kit.trial import AGENT, NAMESPACE, Snapshot, Trial, run
 from bench.kit.workload import deployment, pod
@@ -49,7 +49,7 @@ GROUP = "swapped"
 FILES = "--files"
 LOAD = "bench/load"
 READ = "credential reloaded"
-AWAY_SAID, BACK_SAID = b'"cluster unreachable"', b'"cluster reachable"'
+UNREACHABLE_MESSAGE, BACK_MESSAGE = b'"cluster unreachable"', b'"cluster reachable"'
 VICTIM, STRANGER = "lower-a", "lower-b"
 
 
@@ -73,29 +73,29 @@ def swaps(trial: Trial, *, files: bool) -> list[Swap]:
     return [make(trial) for make in kinds.values()]
 
 
-async def ordeal(trial: Trial, swap: Swap, pods: int, rounds: int) -> list[dict[str, Any]]:
+async def run_swap(trial: Trial, swap: Swap, pods: int, rounds: int) -> list[dict[str, Any]]:
     """Run pods in every lower cluster, break and repair credentials so many times, and return each result."""
     names = [f"{GROUP}-{lower}" for lower in trial.lowers]
     for name, lower in zip(names, trial.lowers, strict=True):
         await trial.upper.call("POST", DEPLOYMENTS.format(NAMESPACE), deployment(name, pods, lower, grace=30))
-    await trial.settled(pods * len(names))
+    await trial.wait_until_settled(pods * len(names))
     try:
         await prepared(trial, swap)
         async with written_to(trial, swap):
             found = [await once(trial, swap, number) for number in range(rounds)]
     finally:
         await swap.end()
-    await nodes_usable(trial.upper, len(trial.lowers))
+    await wait_until_nodes_usable(trial.upper, len(trial.lowers))
     await trial.remove(*names)
     return found
 
 
 async def prepared(trial: Trial, swap: Swap) -> None:
     """Prepare the swap; return when the engine uses it, so that a newly bound pod becomes Ready."""
-    said = trial.log.stat().st_size
+    log_position = trial.log.stat().st_size
     if await swap.prepare():
-        await until_logged(trial, READ, said)
-    await nodes_usable(trial.upper, len(trial.lowers))
+        await until_logged(trial, READ, log_position)
+    await wait_until_nodes_usable(trial.upper, len(trial.lowers))
     name = f"{GROUP}-prepared"
     await bind(trial, name)
     await until_ready(trial, name)
@@ -104,12 +104,12 @@ async def prepared(trial: Trial, swap: Swap) -> None:
 
 async def once(trial: Trial, swap: Swap, number: int) -> dict[str, Any]:
     """Break the credentials, bind a pod, repair them, and return the time until the pod is Ready and the failures."""
-    before = await trial.settled(len((await trial.snapshot()).upper))
+    before = await trial.wait_until_settled(len((await trial.snapshot()).upper))
     positions = {site.name: audit.position(site.audit_log) for site in (trial.upper, *trial.lowers.values())}
-    said = trial.log.stat().st_size
+    log_position = trial.log.stat().st_size
     begin = time.monotonic()
-    await swap.strike()
-    await until_logged(trial, swap.words, said)
+    await swap.break_credential()
+    await until_logged(trial, swap.log_message, log_position)
     noticed = time.monotonic() - begin
     condition = await reason_of(trial, swap)
     name = f"{GROUP}-{number}"
@@ -118,15 +118,15 @@ async def once(trial: Trial, swap: Swap, number: int) -> dict[str, Any]:
     during = await trial.snapshot()
     written = stranger_writes(trial, swap, positions)
     begin = time.monotonic()
-    await swap.mend()
+    await swap.repair()
     await until_ready(trial, name)
     took = time.monotonic() - begin
     called = await first_call(trial, swap, positions[swap.victim])
     broken = [*condition, *written, *replaced(before, during, name)]
     broken += [f"{swap.victim} was called only after {called:.1f} s"] if called > CALLED_IN else []
     broken += [f"{name} was Ready only {took:.1f} s after it was put right"] if took > AT_MOST else []
-    after = await trial.settled(len(before.upper) + 1)
-    await until_recovered(trial, said)
+    after = await trial.wait_until_settled(len(before.upper) + 1)
+    await until_recovered(trial, log_position)
     broken += replaced(before, after, name)
     for site in (trial.upper, *trial.lowers.values()):
         records = audit.read(site.audit_log, positions[site.name])
@@ -166,13 +166,13 @@ async def first_call(trial: Trial, swap: Swap, position: int) -> float:
     site = trial.lowers.get(swap.victim, trial.upper)
     found: list[float] = []
 
-    async def is_told() -> bool:
+    async def is_reported() -> bool:
         """Report whether the audit log has an accepted request after the repair."""
         records = audit.read(site.audit_log, position)
-        found[:] = [since for one in records if (since := accepted(one) - swap.mended) > 0]
+        found[:] = [since for one in records if (since := accepted(one) - swap.repaired_at) > 0]
         return bool(found)
 
-    await until(is_told, f"{swap.victim} is called", NOTICED_IN)
+    await until(is_reported, f"{swap.victim} is called", NOTICED_IN)
     return min(found)
 
 
@@ -209,38 +209,38 @@ async def until_ready(trial: Trial, name: str) -> None:
     await until(is_ready, f"{name} is Ready", NOTICED_IN)
 
 
-async def until_logged(trial: Trial, words: str, since: int) -> None:
+async def until_logged(trial: Trial, message: str, since: int) -> None:
     """Return when the engine has logged a message."""
 
-    async def is_said() -> bool:
+    async def is_logged() -> bool:
         """Report whether the log contains the message after the position `since`."""
-        return words.encode() in trial.log.read_bytes()[since:]
+        return message.encode() in trial.log.read_bytes()[since:]
 
-    await until(is_said, f"the engine said {words!r}", NOTICED_IN)
+    await until(is_logged, f"the engine logged {message!r}", NOTICED_IN)
 
 
 async def until_recovered(trial: Trial, since: int) -> None:
     """Return when the engine no longer considers the cluster unreachable, according to its log."""
 
-    async def is_said() -> bool:
+    async def is_logged() -> bool:
         """Report whether the last of the two messages is the one of the recovery."""
         logged = trial.log.read_bytes()[since:]
-        return AWAY_SAID not in logged or logged.rfind(BACK_SAID) > logged.rfind(AWAY_SAID)
+        return UNREACHABLE_MESSAGE not in logged or logged.rfind(BACK_MESSAGE) > logged.rfind(UNREACHABLE_MESSAGE)
 
-    await until(is_said, f"the engine said {BACK_SAID.decode()}", NOTICED_IN)
+    await until(is_logged, f"the engine logged {BACK_MESSAGE.decode()}", NOTICED_IN)
 
 
 async def reason_of(trial: Trial, swap: Swap) -> list[str]:
     """Wait for the reason in the condition of the victim's node, if there has to be one, and return what is wrong."""
     found: dict[str, Any] = {}
 
-    async def is_told() -> bool:
+    async def is_reported() -> bool:
         """Report whether the node's condition has the reason."""
         node = await trial.upper.call("GET", f"{NODES}/{VICTIM}")
         found.update(next(one for one in node["status"]["conditions"] if one["type"] == LOWER_REACHABLE))
         return not swap.reason or bool(found["reason"] == swap.reason)
 
-    await until(is_told, f"the node says {swap.reason}", NOTICED_IN)
+    await until(is_reported, f"the node says {swap.reason}", NOTICED_IN)
     if swap.reason and (found["status"] != "False" or "use the kubeconfig of another" not in found["message"]):
         return [f"the node says {found}"]
     return []
@@ -269,23 +269,27 @@ def _without(pods: Sequence[dict[str, Any]], name: str) -> list[dict[str, Any]]:
 
 def arguments(parser: ArgumentParser) -> None:
     """Add the option that selects the swaps."""
-    parser.add_argument(FILES, action="store_true", help="swap only what one lower's credential is in")
+    parser.add_argument(
+        FILES,
+        action="store_true",
+        help="run only the faults of the files or Secrets that hold the credential of one lower",
+    )
 
 
-async def scenario(sandbox: Sandbox, given: Namespace) -> dict[str, Any]:
+async def scenario(sandbox: Sandbox, args: Namespace) -> dict[str, Any]:
     """Run every swap."""
     runs = []
     async with Trial(sandbox) as trial:
         await trial.start_engine_and_nodes()
-        for swap in swaps(trial, files=given.files):
-            found = await ordeal(trial, swap, given.pods // len(trial.lowers), given.rounds)
+        for swap in swaps(trial, files=args.files):
+            found = await run_swap(trial, swap, args.pods // len(trial.lowers), args.rounds)
             for one in found:
                 print(" ".join(f"{key}={value}" for key, value in one.items()), flush=True)
             runs += found
-    return {"runs": runs, "broken": [words for one in runs for words in one["broken"]]}
+    return {"runs": runs, "broken": [failure for one in runs for failure in one["broken"]]}
 
 
 if __name__ == "__main__":
     name = "credentials-files" if FILES in sys.argv else "credentials"
     options = Options(nodes=1)
-    sys.exit(run(name, scenario, options, pods=20, rounds=5, words=__doc__ or "", arguments=arguments))
+    sys.exit(run(name, scenario, options, pods=20, rounds=5, doc=__doc__ or "", arguments=arguments))

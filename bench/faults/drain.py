@@ -18,7 +18,7 @@ from typing import Any, Self
 import yaml
 
 from bench.kit.oracles import failed, is_ready
-from bench.kit.parties import nodes_usable
+from bench.kit.participants import wait_until_nodes_usable
 from bench.kit.sites import DEPLOYMENTS, PODS, Manifest, until
 from bench.kit.trial import NAMESPACE, Trial, run
 from bench.kit.workload import deployment
@@ -92,7 +92,7 @@ async def filled(trial: Trial, pods: int) -> list[str]:
     for name in names:
         await trial.upper.call("POST", BUDGETS, budget(name))
         await trial.upper.call("POST", DEPLOYMENTS.format(NAMESPACE), deployment(name, EACH, grace=GRACE))
-    await trial.settled(len(names) * EACH, MOVED_IN)
+    await trial.wait_until_settled(len(names) * EACH, MOVED_IN)
     return names
 
 
@@ -113,18 +113,18 @@ async def moved(trial: Trial, names: list[str], target: str) -> None:
 
 def refusals(trial: Trial) -> Counter[int]:
     """Count the answers to evictions, by status code."""
-    asked = (one for one in trial.records(UPPER) if (one.get("objectRef") or {}).get("subresource") == "eviction")
-    return Counter(one["responseStatus"]["code"] for one in asked if one["stage"] == "ResponseComplete")
+    evictions = (one for one in trial.records(UPPER) if (one.get("objectRef") or {}).get("subresource") == "eviction")
+    return Counter(one["responseStatus"]["code"] for one in evictions if one["stage"] == "ResponseComplete")
 
 
-async def scenario(sandbox: Sandbox, given: Namespace) -> dict[str, Any]:
+async def scenario(sandbox: Sandbox, args: Namespace) -> dict[str, Any]:
     """Fill the first lower cluster, drain it, and observe the move."""
     first, second = (name for name in sandbox.clusters if name != UPPER)
     async with Trial(sandbox) as trial:
         maintained(sandbox, {second: "cordon"})
         trial.start_engine()
-        await nodes_usable(trial.upper, 1)
-        names = await filled(trial, given.pods)
+        await wait_until_nodes_usable(trial.upper, 1)
+        names = await filled(trial, args.pods)
         async with Budgets(trial) as budgets:
             begin = time.monotonic()
             maintained(sandbox, {first: "drain"})
@@ -142,4 +142,4 @@ async def scenario(sandbox: Sandbox, given: Namespace) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(run("drain", scenario, Options(), pods=300, rounds=1, words=__doc__ or ""))
+    sys.exit(run("drain", scenario, Options(), pods=300, rounds=1, doc=__doc__ or ""))

@@ -23,8 +23,8 @@ import aiohttp
 import orjson
 import yaml
 
-from bench.kit.children import Child
-from bench.kit.parties import nodes_usable
+from bench.kit.child_processes import Child
+from bench.kit.participants import wait_until_nodes_usable
 from bench.kit.sites import AWAY, NODES, NotInTime, Refused
 from bench.kit.topologies import by_files, by_secrets
 from bench.kit.trial import NAMESPACE, Trial, run
@@ -55,7 +55,7 @@ class Found:
     seconds: list[float] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
 
-    def told(self) -> dict[str, Any]:
+    def figures(self) -> dict[str, Any]:
         """Return the observations as a result."""
         ordered = sorted(self.seconds)
         return {
@@ -78,7 +78,7 @@ def labelled(topology: Document, number: int) -> str:
     return yaml.safe_dump({**first, "lowers": lowers}, sort_keys=False)
 
 
-async def until_told(ask: Ask, text: str, what: str, found: Found) -> Document:
+async def wait_until_reported(ask: Ask, text: str, what: str, found: Found) -> Document:
     """Wait until the status contains the outcome of a text, and record how long that took."""
     begin = time.monotonic()
     while True:
@@ -88,14 +88,14 @@ async def until_told(ask: Ask, text: str, what: str, found: Found) -> Document:
         if last.get("sha256") == digest(text):
             found.seconds.append(waited)
             if waited > RIGHT_IN:
-                found.broken.append(f"{what}: told after {waited:.2f} s")
+                found.broken.append(f"{what}: reported after {waited:.2f} s")
             return document
         if waited > 10 * RIGHT_IN:
-            raise NotInTime(f"{what}: never told; the status is {document}")
+            raise NotInTime(f"{what}: never reported; the status is {document}")
         await asyncio.sleep(PAUSE)
 
 
-async def until_labelled(trial: Trial, node: str, label: str, what: str, found: Found) -> None:
+async def wait_until_labelled(trial: Trial, node: str, label: str, what: str, found: Found) -> None:
     """Wait until a node has the label of the topology that should be in force."""
     begin = time.monotonic()
     seen = ""
@@ -119,13 +119,13 @@ async def by_map(trial: Trial, topology: Document, rounds: int) -> Found:
 
     for number in range(rounds):
         good, what = labelled(topology, number), f"edit {number} of the ConfigMap"
-        await trial.lay(MAPS, NAME, {KEY: good})
-        await until_told(ask, good, what, found)
-        await until_labelled(trial, node, f"e{number}", what, found)
+        await trial.apply_data(MAPS, NAME, {KEY: good})
+        await wait_until_reported(ask, good, what, found)
+        await wait_until_labelled(trial, node, f"e{number}", what, found)
         bad = BAD[number % len(BAD)](labelled(topology, 1000 + number))
-        await trial.lay(MAPS, NAME, {KEY: bad})
-        document = await until_told(ask, bad, f"bad {what}", found)
-        await until_labelled(trial, node, f"e{number}", f"bad {what}", found)
+        await trial.apply_data(MAPS, NAME, {KEY: bad})
+        document = await wait_until_reported(ask, bad, f"bad {what}", found)
+        await wait_until_labelled(trial, node, f"e{number}", f"bad {what}", found)
         if document["accepted"]["sha256"] != digest(good) or f"/{KEY}:" not in document["rejected"]["error"]:
             found.broken.append(f"bad {what}: {document}")
     return found
@@ -167,18 +167,18 @@ async def cut_once(ask: Ask, file: Mounted, whole: str, size: int, found: Found)
     """Truncate the file at a byte: in force is the whole file, or a truncation at a line end that is valid."""
     cut = whole[:size]
     file.cut(cut)
-    document = await until_told(ask, cut, f"cut at {size}", found)
+    document = await wait_until_reported(ask, cut, f"cut at {size}", found)
     may_be = {digest(whole)} | ({digest(cut)} if cut.endswith("\n") or meaning(cut) == meaning(whole) else set())
     if document["accepted"]["sha256"] not in may_be:
         found.broken.append(f"cut at {size}: in force is {document['accepted']}")
     if "rejected" not in document:
         file.cut(whole)
-        await until_told(ask, whole, f"whole again after {size}", found)
+        await wait_until_reported(ask, whole, f"whole again after {size}", found)
 
 
-async def by_file(trial: Trial, topology: Document, file: Mounted, given: Namespace) -> tuple[Found, Found]:
+async def by_file(trial: Trial, topology: Document, file: Mounted, args: Namespace) -> tuple[Found, Found]:
     """Truncate the file, and swap its directory, and return the observations of each."""
-    cuts, swaps, chance, node = Found(), Found(), Random(given.seed), list(trial.lowers)[-1]
+    cuts, swaps, chance, node = Found(), Found(), Random(args.seed), list(trial.lowers)[-1]
     url = f"http://127.0.0.1:{topology['telemetry']['port']}/status"
     async with aiohttp.ClientSession() as session:
 
@@ -191,51 +191,51 @@ async def by_file(trial: Trial, topology: Document, file: Mounted, given: Namesp
             except AWAY:
                 return {}
 
-        await until_told(ask, labelled(topology, 0), "start", Found())
+        await wait_until_reported(ask, labelled(topology, 0), "start", Found())
 
-        for number in range(given.rounds):
+        for number in range(args.rounds):
             what, whole = f"swap {number}", labelled(topology, number)
             file.swap(whole)
-            await until_told(ask, whole, what, swaps)
-            await until_labelled(trial, node, f"e{number}", what, swaps)
+            await wait_until_reported(ask, whole, what, swaps)
+            await wait_until_labelled(trial, node, f"e{number}", what, swaps)
             for _ in range(CUTS_A_ROUND):
                 await cut_once(ask, file, whole, chance.randrange(len(whole)), cuts)
             bad = BAD[number % len(BAD)](whole)
             file.swap(bad)
-            await until_told(ask, bad, f"bad {what}", swaps)
-            await until_labelled(trial, node, f"e{number}", f"bad {what}", swaps)
+            await wait_until_reported(ask, bad, f"bad {what}", swaps)
+            await wait_until_labelled(trial, node, f"e{number}", f"bad {what}", swaps)
     return cuts, swaps
 
 
 async def start(trial: Trial, *options: str) -> None:
     """Start the engine and wait for its nodes."""
     trial.engine = Child(["tensile", "run", *options, "--log-format", "json"], trial.sandbox, trial.log)
-    await nodes_usable(trial.upper, len(trial.lowers))
+    await wait_until_nodes_usable(trial.upper, len(trial.lowers))
 
 
-async def scenario(sandbox: Sandbox, given: Namespace) -> dict[str, Any]:
+async def scenario(sandbox: Sandbox, args: Namespace) -> dict[str, Any]:
     """Edit the ConfigMap with one engine, then the file with another."""
     topology = yaml.safe_load((sandbox.directory / "topology.yaml").read_text())
     files = {name: sandbox.directory / f"{name}.kubeconfig" for name in sandbox.clusters}
     async with Trial(sandbox) as trial:
         await trial.keep_kubeconfigs(files)
         of_map = by_secrets(topology, trial.lowers, NAMESPACE)
-        await trial.lay(MAPS, NAME, {KEY: labelled(of_map, 0)})
+        await trial.apply_data(MAPS, NAME, {KEY: labelled(of_map, 0)})
         await start(trial, "--configmap", f"{NAMESPACE}/{NAME}", "--kubeconfig", str(files[UPPER]))
-        edits = await by_map(trial, of_map, given.rounds)
+        edits = await by_map(trial, of_map, args.rounds)
         assert trial.engine is not None
         trial.engine.stop()
         of_file = by_files(topology, files)
         file = Mounted(sandbox.directory / "mounted")
         file.swap(labelled(of_file, 0))
         await start(trial, "-f", str(file.path))
-        cuts, swaps = await by_file(trial, of_file, file, given)
+        cuts, swaps = await by_file(trial, of_file, file, args)
     parts = {"configmap": edits, "cuts": cuts, "swaps": swaps}
     for name, part in parts.items():
-        print(name, part.told(), flush=True)
-    told = {name: part.told() for name, part in parts.items()}
-    return {**told, "broken": [words for part in parts.values() for words in part.broken]}
+        print(name, part.figures(), flush=True)
+    figures = {name: part.figures() for name, part in parts.items()}
+    return {**figures, "broken": [failure for part in parts.values() for failure in part.broken]}
 
 
 if __name__ == "__main__":
-    sys.exit(run("edits", scenario, Options(nodes=1), pods=0, rounds=30, words=__doc__ or ""))
+    sys.exit(run("edits", scenario, Options(nodes=1), pods=0, rounds=30, doc=__doc__ or ""))

@@ -19,7 +19,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from bench.kit import oracles
-from bench.kit.parties import calm
+from bench.kit.participants import wait_until_machine_idle
 from bench.kit.sites import DEPLOYMENTS
 from bench.kit.trial import NAMESPACE, Trial, run
 from bench.kit.workload import deployment
@@ -56,7 +56,7 @@ async def load(trial: Trial, tag: str, pods: int) -> list[str]:
     return names
 
 
-async def suffer(trial: Trial, outage: Outage) -> float:
+async def run_outage(trial: Trial, outage: Outage) -> float:
     """Kill the victim's apiserver after its delay and restart it; return when it was ready (monotonic)."""
     await asyncio.sleep(outage.after)
     trial.sandbox.kill(outage.victim, APISERVER)
@@ -70,7 +70,7 @@ async def undisturbed(trial: Trial, tag: str, pods: int, lower: str) -> float:
     begin = time.monotonic()
     names = await load(trial, tag, pods)
     found = await all_ready(trial.upper, labelled(f"{tag}-{lower}"), pods, begin)
-    await trial.settled(pods * len(names))
+    await trial.wait_until_settled(pods * len(names))
     await trial.remove(*names)
     return max(found.ready.values())
 
@@ -81,7 +81,7 @@ async def lower_outage(trial: Trial, tag: str, pods: int, outage: Outage) -> dic
     begin = time.monotonic()
     names = await load(trial, tag, pods)
     timing = asyncio.create_task(all_ready(trial.upper, labelled(f"{tag}-{other}"), pods, begin))
-    back = await suffer(trial, outage)
+    back = await run_outage(trial, outage)
     found = await timing
     result = await afterwards(trial, outage, names, back, pods)
     return {**result, "other_s": round(max(found.ready.values()), 3)}
@@ -90,21 +90,26 @@ async def lower_outage(trial: Trial, tag: str, pods: int, outage: Outage) -> dic
 async def upper_outage(trial: Trial, tag: str, pods: int, outage: Outage) -> dict[str, Any]:
     """Load all lower clusters while the upper cluster fails."""
     names = await load(trial, tag, pods)
-    return await afterwards(trial, outage, names, await suffer(trial, outage), pods)
+    return await afterwards(trial, outage, names, await run_outage(trial, outage), pods)
 
 
 async def afterwards(trial: Trial, outage: Outage, names: list[str], back: float, pods: int) -> dict[str, Any]:
     """Observe the pods from the time at which the apiserver was ready again, and remove them."""
-    seen = await trial.follow(back, pods * len(names), SETTLED_IN)
+    seen = await trial.observe(back, pods * len(names), SETTLED_IN)
     settled = time.monotonic() - back
     for controller in CONTROLLERS:
         await asyncio.to_thread(trial.sandbox.restart, outage.victim, controller)
     await trial.remove(*names)
     twice = oracles.created_twice({name: trial.records(name) for name in trial.lowers})
-    late = [f"wrong for {seen.lag.longest:.1f} s after {outage.victim} was back: {seen.lag.what}"]
-    broken = [*seen.broken, *twice, *(late if seen.lag.longest > WRONG_AT_MOST else [])]
-    said = {"victim": outage.victim, "after_s": round(outage.after, 3), "down_s": round(outage.down, 3)}
-    return {**said, "wrong_s": round(seen.lag.longest, 2), "settled_s": round(settled, 2), "broken": broken}
+    late = [f"wrong for {seen.wrong_time.longest:.1f} s after {outage.victim} was back: {seen.wrong_time.description}"]
+    broken = [*seen.broken, *twice, *(late if seen.wrong_time.longest > WRONG_AT_MOST else [])]
+    fields = {"victim": outage.victim, "after_s": round(outage.after, 3), "down_s": round(outage.down, 3)}
+    return {
+        **fields,
+        "wrong_s": round(seen.wrong_time.longest, 2),
+        "settled_s": round(settled, 2),
+        "broken": broken,
+    }
 
 
 async def outages(trial: Trial, seed: int, pods: int, rounds: int) -> dict[str, Any]:
@@ -117,25 +122,25 @@ async def outages(trial: Trial, seed: int, pods: int, rounds: int) -> dict[str, 
             runs.append(await upper_outage(trial, f"upper-{number}", pods, outage))
         else:
             other = next(name for name in lowers if name != outage.victim)
-            await calm()
+            await wait_until_machine_idle()
             calm_s.append(round(await undisturbed(trial, f"calm-{number}", pods, other), 3))
-            await calm()
+            await wait_until_machine_idle()
             runs.append(await lower_outage(trial, f"lower-{number}", pods, outage))
         print(" ".join(f"{key}={value}" for key, value in runs[-1].items()), flush=True)
-    broken = [words for one in runs for words in one["broken"]]
+    broken = [failure for one in runs for failure in one["broken"]]
     slower = statistics.median(one["other_s"] for one in runs if "other_s" in one) / statistics.median(calm_s)
     return {"calm_s": calm_s, "runs": runs, "other_ratio": round(slower, 3), "broken": broken}
 
 
-async def scenario(sandbox: Sandbox, given: Namespace) -> dict[str, Any]:
+async def scenario(sandbox: Sandbox, args: Namespace) -> dict[str, Any]:
     """Run with the arguments of the command line; the delay of the other lower cluster counts too."""
     async with Trial(sandbox) as trial:
         await trial.start_engine_and_nodes()
-        result = await outages(trial, given.seed, given.pods // len(trial.lowers), given.rounds)
+        result = await outages(trial, args.seed, args.pods // len(trial.lowers), args.rounds)
     if result["other_ratio"] > SLOWER_AT_MOST:
         result["broken"].append(f"the other lower took {result['other_ratio']} x as long, at most {SLOWER_AT_MOST}")
     return result
 
 
 if __name__ == "__main__":
-    sys.exit(run("outage", scenario, Options(), pods=200, rounds=5, words=__doc__ or ""))
+    sys.exit(run("outage", scenario, Options(), pods=200, rounds=5, doc=__doc__ or ""))

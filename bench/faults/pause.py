@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import Any
 
 from bench.kit import audit, oracles
-from bench.kit.children import Child
-from bench.kit.parties import is_usable, nodes_usable
+from bench.kit.child_processes import Child
+from bench.kit.participants import is_usable, wait_until_nodes_usable
 from bench.kit.sites import DEPLOYMENTS, NODES, PODS, until
 from bench.kit.trial import NAMESPACE, Trial, run
 from bench.kit.workload import deployment
@@ -57,7 +57,7 @@ async def pause(trial: Trial, way: str, end: Callable[[Child], object], pods: in
     name = f"{CANARY}-{way.lower()}-{time.time_ns() // 1_000_000}"
     await trial.start_engine_and_nodes()
     await trial.upper.call("POST", DEPLOYMENTS.format(NAMESPACE), deployment(name, pods, grace=30))
-    before = await trial.settled(pods)
+    before = await trial.wait_until_settled(pods)
     positions = {site.name: audit.position(site.audit_log) for site in (trial.upper, *trial.lowers.values())}
     begin = time.monotonic()
     assert trial.engine is not None
@@ -67,8 +67,8 @@ async def pause(trial: Trial, way: str, end: Callable[[Child], object], pods: in
     away = time.monotonic() - begin
     begin = time.monotonic()
     trial.start_engine()
-    after = await trial.settled(pods)
-    await nodes_usable(trial.upper, len(trial.lowers))
+    after = await trial.wait_until_settled(pods)
+    await wait_until_nodes_usable(trial.upper, len(trial.lowers))
     back = time.monotonic() - begin
     broken = oracles.replaced(before.upper, after.upper, UPPER) + oracles.not_ready(after.upper, UPPER)
     for lower in trial.lowers:
@@ -82,15 +82,15 @@ async def pause(trial: Trial, way: str, end: Callable[[Child], object], pods: in
     return {"way": way, "away_s": round(away, 1), "all_ready_s": round(back, 2), "broken": broken}
 
 
-async def scenario(sandbox: Sandbox, given: Namespace) -> dict[str, Any]:
+async def scenario(sandbox: Sandbox, args: Namespace) -> dict[str, Any]:
     """Run with the arguments of the command line, with alternating ways of stopping the engine."""
     runs = []
-    for number in range(given.rounds):
+    for number in range(args.rounds):
         async with Trial(sandbox) as trial:
-            runs.append(await pause(trial, *WAYS[number % len(WAYS)], given.pods))
+            runs.append(await pause(trial, *WAYS[number % len(WAYS)], args.pods))
         print(" ".join(f"{key}={value}" for key, value in runs[-1].items()), flush=True)
-    return {"runs": runs, "broken": [words for one in runs for words in one["broken"]]}
+    return {"runs": runs, "broken": [failure for one in runs for failure in one["broken"]]}
 
 
 if __name__ == "__main__":
-    sys.exit(run("pause", scenario, OPTIONS, pods=50, rounds=2, words=__doc__ or ""))
+    sys.exit(run("pause", scenario, OPTIONS, pods=50, rounds=2, doc=__doc__ or ""))

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 import orjson
 
 from bench.kit import oracles
-from bench.kit.children import Child
-from bench.kit.parties import nodes_usable
+from bench.kit.child_processes import Child
+from bench.kit.participants import wait_until_nodes_usable
 from bench.kit.rig import with_own_ports
 from bench.kit.sites import DEPLOYMENTS, PODS, until
 from bench.kit.trial import NAMESPACE, Trial, run
@@ -37,7 +37,7 @@ LOST = 1
 """The exit code of an engine that is no longer the leader."""
 
 
-class Way(NamedTuple):
+class HandOver(NamedTuple):
     """A way of stopping a leader, and the seconds after which the other has to act."""
 
     name: str
@@ -45,7 +45,11 @@ class Way(NamedTuple):
     bar: float
 
 
-WAYS = (Way("SIGTERM", Child.stop, 5.0), Way("SIGKILL", Child.kill, 20.0), Way("SIGSTOP", Child.suspend, 20.0))
+WAYS = (
+    HandOver("SIGTERM", Child.stop, 5.0),
+    HandOver("SIGKILL", Child.kill, 20.0),
+    HandOver("SIGSTOP", Child.suspend, 20.0),
+)
 
 
 class Replicas:
@@ -94,22 +98,22 @@ def _topology(sandbox: Sandbox, number: int) -> Path:
     return path
 
 
-async def hand_over(trial: Trial, replicas: Replicas, way: Way, given: Namespace) -> dict[str, Any]:
+async def hand_over(trial: Trial, replicas: Replicas, way: HandOver, args: Namespace) -> dict[str, Any]:
     """Stop a leader while pods are created, and return the measurements and the failures."""
     name = f"replicas-{time.time_ns() // 1_000_000}"
-    await trial.upper.call("POST", DEPLOYMENTS.format(NAMESPACE), deployment(name, given.pods))
-    await until(lambda: _are_ready(trial, given.pods * SHARE), "some pods are Ready", STARTED)
+    await trial.upper.call("POST", DEPLOYMENTS.format(NAMESPACE), deployment(name, args.pods))
+    await until(lambda: _are_ready(trial, args.pods * SHARE), "some pods are Ready", STARTED)
     gone = replicas.children[replicas.driving]
     begin = time.monotonic()
     way.go(gone)
     await replicas.led()
     taken = time.monotonic() - begin
     broken = [] if taken <= way.bar else [f"{way.name}: the other drives after {taken:.1f} s"]
-    settled = await trial.settled(given.pods)
+    settled = await trial.wait_until_settled(args.pods)
     if way.name == "SIGSTOP":
-        await asyncio.sleep(max(0.0, begin + given.pause - time.monotonic()))
+        await asyncio.sleep(max(0.0, begin + args.pause - time.monotonic()))
         broken += await _resumed(gone)
-        settled = await trial.settled(given.pods)
+        settled = await trial.wait_until_settled(args.pods)
     broken += [*settled.unsettled(), *oracles.failed(settled.upper), *oracles.living_twice(settled.lowers)]
     broken += oracles.created_twice({lower: trial.records(lower) for lower in trial.lowers})
     await trial.remove(name)
@@ -135,29 +139,29 @@ async def _resumed(child: Child) -> list[str]:
     return [] if code == LOST else [f"the engine that was paused ended with {code}"]
 
 
-async def scenario(sandbox: Sandbox, given: Namespace) -> dict[str, Any]:
+async def scenario(sandbox: Sandbox, args: Namespace) -> dict[str, Any]:
     """Hand over in every way, in all rounds."""
     runs = []
     async with Trial(sandbox) as trial:
         replicas = Replicas(trial)
         try:
             await replicas.led()
-            await nodes_usable(trial.upper, len(trial.lowers))
-            for number in range(given.rounds):
+            await wait_until_nodes_usable(trial.upper, len(trial.lowers))
+            for number in range(args.rounds):
                 for way in WAYS:
-                    runs.append({"round": number + 1, **await hand_over(trial, replicas, way, given)})
+                    runs.append({"round": number + 1, **await hand_over(trial, replicas, way, args)})
                     replicas.again()
                     await asyncio.sleep(1)
         finally:
             replicas.end()
     slowest = {way.name: max(one["drives_after_s"] for one in runs if one["way"] == way.name) for way in WAYS}
-    return {"slowest_s": slowest, "runs": runs, "broken": [words for one in runs for words in one["broken"]]}
+    return {"slowest_s": slowest, "runs": runs, "broken": [failure for one in runs for failure in one["broken"]]}
 
 
 def arguments(parser: ArgumentParser) -> None:
     """Add the option for how long a leader is paused."""
-    parser.add_argument("--pause", type=float, default=60.0, help="seconds")
+    parser.add_argument("--pause", type=float, default=60.0, help="the seconds that a suspended leader stays suspended")
 
 
 if __name__ == "__main__":
-    sys.exit(run("replicas", scenario, Options(), pods=300, rounds=10, words=__doc__ or "", arguments=arguments))
+    sys.exit(run("replicas", scenario, Options(), pods=300, rounds=10, doc=__doc__ or "", arguments=arguments))

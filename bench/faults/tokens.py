@@ -103,14 +103,14 @@ class Caller:
         return str(done.stdout)
 
 
-async def called(trial: Trial, given: Namespace, *, is_real: bool) -> dict[str, Any]:
+async def called(trial: Trial, args: Namespace, *, is_real: bool) -> dict[str, Any]:
     """Let pods call the upper cluster across token renewals, delete them, and return the result with the failures."""
     topology = trial.sandbox.directory / "topology.yaml"
     topology.write_text(topology.read_text() + "serviceAccounts: {identity: upper}\n")
     await trial.start_engine_and_nodes()
     await robot(trial)
-    made = [await trial.upper.call("POST", PODS.format(NAMESPACE), pod(f"p{number}")) for number in range(given.pods)]
-    await trial.settled(given.pods)
+    made = [await trial.upper.call("POST", PODS.format(NAMESPACE), pod(f"p{number}")) for number in range(args.pods)]
+    await trial.wait_until_settled(args.pods)
     callers = [Caller(trial, one, is_real=is_real) for one in made]
     begin = time.monotonic()
     while any(len(one.tokens) <= RENEWALS for one in callers) and time.monotonic() - begin < LIMIT:
@@ -119,9 +119,9 @@ async def called(trial: Trial, given: Namespace, *, is_real: bool) -> dict[str, 
     took = time.monotonic() - begin
     for one in made:
         await trial.upper.delete(f"{PODS.format(NAMESPACE)}/{one['metadata']['name']}")
-    await trial.settled(0)
+    await trial.wait_until_settled(0)
     gone = await refused(trial, callers)
-    broken = [words for one in callers for words in one.broken]
+    broken = [failure for one in callers for failure in one.broken]
     broken += [f"{one.name}: {len(one.tokens) - 1} renewals" for one in callers if len(one.tokens) <= RENEWALS]
     broken += [f"a token or its Secret was there {gone:.1f} s after the pods"] if gone > REFUSED_WITHIN else []
     return {
@@ -160,16 +160,16 @@ async def refused(trial: Trial, callers: list[Caller]) -> float:
     return time.monotonic() - begin
 
 
-async def scenario(sandbox: Sandbox, given: Namespace) -> dict[str, Any]:
+async def scenario(sandbox: Sandbox, args: Namespace) -> dict[str, Any]:
     """Run with the arguments of the command line."""
     runs = []
-    for _ in range(given.rounds):
+    for _ in range(args.rounds):
         async with Trial(sandbox) as trial:
             nodes = await trial.lowers[LOWER].items(NODES)
             is_real = any("containerd" in one["status"]["nodeInfo"]["containerRuntimeVersion"] for one in nodes)
-            runs.append(await called(trial, given, is_real=is_real))
+            runs.append(await called(trial, args, is_real=is_real))
         print(" ".join(f"{key}={value}" for key, value in runs[-1].items()), flush=True)
-    return {"runs": runs, "broken": [words for one in runs for words in one["broken"]]}
+    return {"runs": runs, "broken": [failure for one in runs for failure in one["broken"]]}
 
 
 def options() -> Options:
@@ -181,4 +181,4 @@ def options() -> Options:
 
 
 if __name__ == "__main__":
-    sys.exit(run("tokens", scenario, options(), pods=2, rounds=1, words=__doc__ or ""))
+    sys.exit(run("tokens", scenario, options(), pods=2, rounds=1, doc=__doc__ or ""))

@@ -26,10 +26,10 @@ import structlog
 
 from bench.kit import histories
 from bench.kit.clusters import on_clusters
+from bench.kit.faultproxy.event_faults import DropEvents, DuplicateEvents, EventFault, ReorderEvents
 from bench.kit.faultproxy.proxy import Proxy
-from bench.kit.faultproxy.streams import untouched
-from bench.kit.faultproxy.tampers import Doubling, Dropping, Swapping, Tampering
-from bench.kit.histories import Sight
+from bench.kit.faultproxy.watch_streams import unchanged
+from bench.kit.histories import PodEvent
 from bench.kit.oracles import Manifest, is_ready, uid_of, upper_uid_of
 from bench.kit.reporting import RESULTS, keep, verdict
 from bench.kit.rig import LOWERS, Rig
@@ -81,7 +81,7 @@ async def _expired(proxy: Proxy) -> Callable[[], object]:
     held = list(proxy.streams)
     for stream in held:
         stream.hold()
-    return lambda: [stream.order("expired") for stream in held]
+    return lambda: [stream.end("expired") for stream in held]
 
 
 async def _hung(proxy: Proxy) -> Callable[[], object]:
@@ -92,29 +92,29 @@ async def _hung(proxy: Proxy) -> Callable[[], object]:
 
 async def _half_open(proxy: Proxy) -> Callable[[], object]:
     """Make every connection dead without closing it."""
-    proxy.abandon()
+    proxy.leave_half_open()
     return lambda: None
 
 
-def _tampered(sort: type[Tampering]) -> Strike:
+def _tampered(sort: type[EventFault]) -> Strike:
     """Tamper with every other event of pods and ConfigMaps; the event after it moves the watch beyond it."""
 
     async def strike(proxy: Proxy) -> Callable[[], object]:
         """Start the tampering."""
         turns = cycle((True, False))
         proxy.tamper = sort(
-            lambda asked, _event: asked.resource in ("pods", "configmaps") and next(turns), times=1 << 30
+            lambda request, _event: request.resource in ("pods", "configmaps") and next(turns), times=1 << 30
         )
-        return lambda: setattr(proxy, "tamper", untouched)
+        return lambda: setattr(proxy, "tamper", unchanged)
 
     return strike
 
 
 FAULTS = (
     Fault("stale", _stale, 0.0),
-    Fault("dropped", _tampered(Dropping), PACE.relist),
-    Fault("duplicated", _tampered(Doubling), 0.0),
-    Fault("reordered", _tampered(Swapping), PACE.relist),
+    Fault("dropped", _tampered(DropEvents), PACE.relist),
+    Fault("duplicated", _tampered(DuplicateEvents), 0.0),
+    Fault("reordered", _tampered(ReorderEvents), PACE.relist),
     Fault("410", _expired, 0.0),
     Fault("hang", _hung, 0.0),
     Fault("half-open", _half_open, DEADLINE),
@@ -138,16 +138,16 @@ class DefectRecorder:
         self.defects.append(f"{key}: {error!r}")
 
 
-class Field:
+class WatchTrial:
     """Namespaces of a rig, each with one pod and one ConfigMap of the current generation."""
 
     def __init__(self, rig: Rig, count: int) -> None:
         self.rig = rig
         self.namespaces = [f"{rig.name}-n{number}" for number in range(count)]
         self.generation = 0
-        self.sights: list[Sight] = []
+        self.pod_events: list[PodEvent] = []
 
-    async def lay_out(self) -> None:
+    async def create_objects(self) -> None:
         """Create everything, and return when it runs."""
         for namespace in self.namespaces:
             await self.rig.upper.call("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
@@ -186,7 +186,7 @@ class Field:
         upper, lower = await self._items(UPPER, "pods"), await self._items(LOWER, "pods")
         maps = await self._items(LOWER, "configmaps")
         found = {one: self._wrong(upper.get(one, []), lower.get(one, []), maps.get(one, [])) for one in self.namespaces}
-        return {namespace: words for namespace, words in found.items() if words}
+        return {namespace: failure for namespace, failure in found.items() if failure}
 
     async def clear(self) -> None:
         """Delete all pods, and the namespaces."""
@@ -204,7 +204,7 @@ class Field:
     async def follow(self, cluster: str) -> None:
         """Record all events of the pods of a cluster, without the proxy."""
         async for sort, pod in self.rig.sites[cluster].watch("/api/v1/pods", f"labelSelector=rig={self.rig.name}"):
-            self.sights.append(Sight(cluster, sort, pod))
+            self.pod_events.append(PodEvent(cluster, sort, pod))
 
     def _wrong(self, upper: list[Manifest], lower: list[Manifest], maps: list[Manifest]) -> str:
         wanted = [f"pod-{self.generation}"]
@@ -239,27 +239,27 @@ class Field:
         return {"rig": self.rig.name}
 
 
-async def suffer(field: Field, fault: Fault, victim: str, slack: float) -> dict[str, Any]:
+async def run_fault(trial: WatchTrial, fault: Fault, victim: str, slack: float) -> dict[str, Any]:
     """Disturb the watches of one cluster while objects change, and return the result with the failures."""
-    proxy = field.rig.proxies[victim]
-    start = len(field.rig.journal)
+    proxy = trial.rig.proxies[victim]
+    start = len(trial.rig.journal)
     mend = await fault.strike(proxy)
-    await field.advance()
+    await trial.advance()
     await asyncio.sleep(HOLD)
     begin = time.monotonic()
     mend()
-    took = await field.settled(begin, PATIENCE)
-    wrong = await field.wrong() if len(took) < len(field.namespaces) else {}
-    broken = [f"{namespace} is never right: {words}" for namespace, words in wrong.items()]
+    took = await trial.settled(begin, PATIENCE)
+    wrong = await trial.wrong() if len(took) < len(trial.namespaces) else {}
+    broken = [f"{namespace} is never right: {failure}" for namespace, failure in wrong.items()]
     limit = fault.limit + slack
     broken += [f"{namespace} only after {seconds} s" for namespace, seconds in took.items() if seconds > limit]
-    broken += histories.unfenced(field.rig.journal.since(start))
-    broken += histories.lived_twice(sight for sight in field.sights if sight.cluster != UPPER)
-    broken += histories.reverted(sight for sight in field.sights if sight.cluster == UPPER)
-    said = {"fault": fault.name, "victim": victim, "recovered": len(took), "of": len(field.namespaces)}
+    broken += histories.unfenced(trial.rig.journal.since(start))
+    broken += histories.lived_twice(pod_event for pod_event in trial.pod_events if pod_event.cluster != UPPER)
+    broken += histories.reverted(pod_event for pod_event in trial.pod_events if pod_event.cluster == UPPER)
+    fields = {"fault": fault.name, "victim": victim, "recovered": len(took), "of": len(trial.namespaces)}
     slowest = max(took.values(), default=0.0)
     return {
-        **said,
+        **fields,
         "slowest_s": slowest,
         "limit_s": limit,
         "broken": [f"{fault.name}, {victim}: {it}" for it in broken],
@@ -267,34 +267,36 @@ async def suffer(field: Field, fault: Fault, victim: str, slack: float) -> dict[
 
 
 @asynccontextmanager
-async def laid_out(sandbox: Sandbox, directory: Path, namespaces: int) -> AsyncIterator[Field]:
+async def laid_out(sandbox: Sandbox, directory: Path, namespaces: int) -> AsyncIterator[WatchTrial]:
     """Yield a field whose engine runs in this process; none of its rules may raise an error."""
-    heard = DefectRecorder()
+    recorder = DefectRecorder()
     async with Rig(sandbox, directory) as rig:
         topology = parse((directory / "topology.yaml").read_text(), name="topology.yaml")
-        engine = Engine(topology, ClusterAccess(directory), heard, Fleet(chance=random.random, pace=PACE))
-        field = Field(rig, namespaces)
-        following = [asyncio.create_task(field.follow(cluster)) for cluster in (UPPER, *LOWERS)]
+        engine = Engine(topology, ClusterAccess(directory), recorder, Fleet(chance=random.random, pace=PACE))
+        trial = WatchTrial(rig, namespaces)
+        following = [asyncio.create_task(trial.follow(cluster)) for cluster in (UPPER, *LOWERS)]
         try:
             await engine.start()
-            await rig.usable()
-            await field.lay_out()
-            yield field
-            await field.clear()
+            await rig.wait_until_usable()
+            await trial.create_objects()
+            yield trial
+            await trial.clear()
         finally:
             for task in following:
                 task.cancel()
             await asyncio.gather(*following, return_exceptions=True)
             await engine.stop()
-    assert heard.defects == [], heard.defects
+    assert recorder.defects == [], recorder.defects
 
 
-async def ordeal(field: Field, faults: Iterable[Fault], victims: Iterable[str], slack: float) -> list[dict[str, Any]]:
+async def run_faults(
+    trial: WatchTrial, faults: Iterable[Fault], victims: Iterable[str], slack: float
+) -> list[dict[str, Any]]:
     """Run all faults, each in each of these clusters, and return the results."""
     found = []
     for fault in faults:
         for victim in victims:
-            found.append(await suffer(field, fault, victim, slack))
+            found.append(await run_fault(trial, fault, victim, slack))
             print(" ".join(f"{key}={value}" for key, value in found[-1].items()), flush=True)
     return found
 
@@ -302,24 +304,32 @@ async def ordeal(field: Field, faults: Iterable[Fault], victims: Iterable[str], 
 def main() -> int:
     """Parse the arguments, run on an own sandbox, store the result, and return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--namespaces", type=int, default=15)
-    parser.add_argument("--faults", default="", help="some of: " + ",".join(fault.name for fault in FAULTS))
-    parser.add_argument("--slack", type=float, default=5.0, help="seconds that the machine may add to what is allowed")
-    parser.add_argument("--sandbox", type=Path, default=None, help="one that runs, instead of one of its own")
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    given = parser.parse_args()
+    parser.add_argument("--namespaces", type=int, default=15, help="the number of namespaces with a workload")
+    parser.add_argument(
+        "--faults",
+        default="",
+        help="the faults to run, separated by commas; default: all of " + ",".join(fault.name for fault in FAULTS),
+    )
+    parser.add_argument(
+        "--slack", type=float, default=5.0, help="the seconds by which a slow machine may exceed each limit"
+    )
+    parser.add_argument(
+        "--sandbox", type=Path, default=None, help="the directory of a running sandbox; default: start one"
+    )
+    parser.add_argument("--results", type=Path, default=RESULTS, help="the folder in which to write the result")
+    args = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
-    wanted = [fault for fault in FAULTS if not given.faults or fault.name in given.faults.split(",")]
+    wanted = [fault for fault in FAULTS if not args.faults or fault.name in args.faults.split(",")]
 
     async def scenario(sandbox: Sandbox, scratch: Path) -> dict[str, Any]:
         """Run with the arguments of the command line."""
-        async with laid_out(sandbox, scratch, given.namespaces) as field:
-            runs = await ordeal(field, wanted, (UPPER, LOWER), given.slack)
-        said = {"watch_s": PACE.shortest, "audit_s": PACE.relist, "namespaces": given.namespaces}
-        return {**said, "runs": runs, "broken": [words for one in runs for words in one["broken"]]}
+        async with laid_out(sandbox, scratch, args.namespaces) as trial:
+            runs = await run_faults(trial, wanted, (UPPER, LOWER), args.slack)
+        fields = {"watch_s": PACE.shortest, "audit_s": PACE.relist, "namespaces": args.namespaces}
+        return {**fields, "runs": runs, "broken": [failure for one in runs for failure in one["broken"]]}
 
-    kubernetes, result = on_clusters(scenario, given.sandbox)
-    path = keep(given.results, "faults-watches", kubernetes, result)
+    kubernetes, result = on_clusters(scenario, args.sandbox)
+    path = keep(args.results, "faults-watches", kubernetes, result)
     return verdict("watches", result["broken"], path)
 
 

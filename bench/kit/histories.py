@@ -20,7 +20,7 @@ SPARE_STATUSES = 6
 Place = tuple[str, str, str, str]
 
 
-class Sight(NamedTuple):
+class PodEvent(NamedTuple):
     """One event of a watch of pods: the cluster, ADDED, MODIFIED or DELETED, and the pod."""
 
     cluster: str
@@ -28,58 +28,58 @@ class Sight(NamedTuple):
     pod: Manifest
 
 
-def lived_twice(sights: Iterable[Sight]) -> list[str]:
+def lived_twice(pod_events: Iterable[PodEvent]) -> list[str]:
     """At no time did two lower pods live for one upper pod, or for one identity of a StatefulSet.
 
     Args:
-        sights: of all lower clusters, only pods of this topology.
+        pod_events: of all lower clusters, only pods of this topology.
     """
     living: dict[str, tuple[str, str]] = {}
-    said: dict[str, None] = {}
-    for sight in sights:
-        uid = uid_of(sight.pod)
-        if sight.type == "DELETED" or sight.pod.get("status", {}).get("phase") in ENDED:
+    violations: dict[str, None] = {}
+    for pod_event in pod_events:
+        uid = uid_of(pod_event.pod)
+        if pod_event.type == "DELETED" or pod_event.pod.get("status", {}).get("phase") in ENDED:
             living.pop(uid, None)
             continue
-        living[uid] = (upper_uid_of(sight.pod), _identity(sight.pod))
-        for one, what in zip(living[uid], ("upper pod", "StatefulSet's pod"), strict=True):
-            if one and sum(one in two for two in living.values()) > 1:
-                said[f"two lower pods lived for the {what} {one}"] = None
-    return list(said)
+        living[uid] = (upper_uid_of(pod_event.pod), _identity(pod_event.pod))
+        for key, what in zip(living[uid], ("upper pod", "StatefulSet's pod"), strict=True):
+            if key and sum(key in two for two in living.values()) > 1:
+                violations[f"two lower pods lived for the {what} {key}"] = None
+    return list(violations)
 
 
-def reverted(sights: Iterable[Sight]) -> list[str]:
+def reverted(pod_events: Iterable[PodEvent]) -> list[str]:
     """No pod changed back from a terminal phase.
 
     Args:
-        sights: of the upper cluster.
+        pod_events: of the upper cluster.
     """
     ended: dict[str, str] = {}
-    said: dict[str, None] = {}
-    for sight in sights:
-        uid, phase = uid_of(sight.pod), sight.pod.get("status", {}).get("phase")
-        if uid in ended and phase != ended[uid] and sight.type != "DELETED":
-            said[f"{name_of(sight.pod)} was {ended[uid]} and then {phase}"] = None
+    violations: dict[str, None] = {}
+    for pod_event in pod_events:
+        uid, phase = uid_of(pod_event.pod), pod_event.pod.get("status", {}).get("phase")
+        if uid in ended and phase != ended[uid] and pod_event.type != "DELETED":
+            violations[f"{name_of(pod_event.pod)} was {ended[uid]} and then {phase}"] = None
         if phase in ENDED:
             ended.setdefault(uid, str(phase))
-    return list(said)
+    return list(violations)
 
 
 def unfenced(writes: Iterable[Write]) -> list[str]:
     """Every delete, patch and update carried a UID or a resourceVersion, and no collection was deleted."""
-    said = []
+    violations = []
     for write in writes:
-        about = write.asked
+        about = write.request
         if about.verb == "deletecollection":
-            said.append(f"{about}: a whole collection")
+            violations.append(f"{about}: a whole collection")
         if about.verb in FENCED and not (about.uid or about.version):
-            said.append(f"{about}: neither UID nor resourceVersion")
-    return said
+            violations.append(f"{about}: neither UID nor resourceVersion")
+    return violations
 
 
 def made_twice(writes: Iterable[Write]) -> list[str]:
     """Nothing was created successfully twice; valid for workloads in which a name denotes one object."""
-    return [f"{_words(place)}: {number} times" for place, number in _done(writes, ("create",)).items() if number > 1]
+    return [f"{_describe(place)}: {number} times" for place, number in _done(writes, ("create",)).items() if number > 1]
 
 
 def written_too_often(reference: Mapping[Place, int], writes: Iterable[Write]) -> list[str]:
@@ -91,12 +91,12 @@ def written_too_often(reference: Mapping[Place, int], writes: Iterable[Write]) -
         reference: from `counted`, of an undisturbed run with the same names.
         writes: of the run that was disturbed once.
     """
-    said = []
+    violations = []
     for place, number in counted(writes).items():
         most = reference.get(place, 0) + (SPARE_STATUSES if place[2].endswith("/status") else SPARE)
         if number > most:
-            said.append(f"{_words(place)}: {number} times, at most {most}")
-    return said
+            violations.append(f"{_describe(place)}: {number} times, at most {most}")
+    return violations
 
 
 def counted(writes: Iterable[Write]) -> Counter[Place]:
@@ -107,13 +107,13 @@ def counted(writes: Iterable[Write]) -> Counter[Place]:
 def _done(writes: Iterable[Write], verbs: Iterable[str]) -> Counter[Place]:
     wanted = frozenset(verbs)
     return Counter(
-        (one.asked.cluster, one.asked.verb, one.asked.kind, one.asked.name)
+        (one.request.cluster, one.request.verb, one.request.kind, one.request.name)
         for one in writes
-        if one.is_done and one.asked.verb in wanted
+        if one.is_done and one.request.verb in wanted
     )
 
 
-def _words(place: Place) -> str:
+def _describe(place: Place) -> str:
     cluster, verb, kind, name = place
     return f"{cluster}: {verb} {kind} {name}"
 

@@ -75,7 +75,7 @@ def orphans(upper_pods: Iterable[Manifest], lowers: Lowers) -> list[str]:
     """No lower pod of this topology is without its upper pod."""
     known = {uid_of(pod) for pod in upper_pods}
     return [
-        f"{cluster}: {name_of(pod)} is for {upper_uid_of(pod) or 'nobody'}, which is not there"
+        f"{cluster}: {name_of(pod)} is for {upper_uid_of(pod) or 'no upper pod'}, which does not exist"
         for cluster, pod in _each(lowers)
         if upper_uid_of(pod) not in known
     ]
@@ -140,17 +140,17 @@ def still_there(pods: Iterable[Manifest], deleted: Collection[str], where: str) 
 def replaced(before: Sequence[Manifest], after: Sequence[Manifest], where: str) -> list[str]:
     """Every pod is the same object as before, is not being deleted, and none of its containers was restarted."""
     now = {uid_of(pod): pod for pod in after}
-    said = []
+    violations = []
     for pod in before:
         later = now.get(uid_of(pod))
         if later is None:
-            said.append(f"{where}: {name_of(pod)} is gone")
+            violations.append(f"{where}: {name_of(pod)} is gone")
         elif "deletionTimestamp" in later["metadata"]:
-            said.append(f"{where}: {name_of(pod)} is being deleted")
+            violations.append(f"{where}: {name_of(pod)} is being deleted")
         elif _lives(later) != _lives(pod):
-            said.append(f"{where}: {name_of(pod)} was restarted")
+            violations.append(f"{where}: {name_of(pod)} was restarted")
     extra = {uid_of(pod) for pod in after} - {uid_of(pod) for pod in before}
-    return said + [f"{where}: {name_of(now[uid])} is new" for uid in sorted(extra)]
+    return violations + [f"{where}: {name_of(now[uid])} is new" for uid in sorted(extra)]
 
 
 def not_ready(pods: Iterable[Manifest], where: str) -> list[str]:
@@ -180,15 +180,15 @@ def not_quiet(writes: Records, seconds: float, cluster: str) -> list[str]:
         cluster: its name, for the messages.
     """
     beats: Counter[tuple[str, str]] = Counter()
-    said = []
+    violations = []
     for one in writes:
         kind, name = _written(one), one.get("objectRef", {}).get("name", "")
         beats[kind, name] += 1
         if kind not in ("leases", "nodes/status"):
-            said.append(f"{cluster}: {one['verb']} {kind} {name} in a quiet time")
+            violations.append(f"{cluster}: {one['verb']} {kind} {name} in a quiet time")
     most = {"leases": seconds / LEASE_EVERY + 2, "nodes/status": NODE_WRITES}
     too_many = [(*beat, number) for beat, number in beats.items() if number > most.get(beat[0], number)]
-    return said + [f"{cluster}: {kind} {name} was written {number} times" for kind, name, number in too_many]
+    return violations + [f"{cluster}: {kind} {name} was written {number} times" for kind, name, number in too_many]
 
 
 def swept(records: Records, agent: str) -> list[str]:

@@ -25,13 +25,13 @@ def program() -> str | None:
     return shutil.which("prometheus")
 
 
-class Running(NamedTuple):
+class PrometheusProcess(NamedTuple):
     """A Prometheus that runs."""
 
     url: str
     session: aiohttp.ClientSession
 
-    async def asked(self, path: str, **query: str) -> Any:
+    async def get(self, path: str, **query: str) -> Any:
         """Return the data of a response of its API."""
         async with self.session.get(f"{self.url}/api/v1/{path}", params=query) as answer:
             return (await answer.json())["data"]
@@ -41,7 +41,7 @@ class Running(NamedTuple):
         found: list[Manifest] = []
 
         async def are_scraped() -> bool:
-            found[:] = (await self.asked("targets", state="active"))["activeTargets"]
+            found[:] = (await self.get("targets", state="active"))["activeTargets"]
             return len(found) == count and all(one["health"] != "unknown" for one in found)
 
         await until(are_scraped, f"{count} targets", LIMIT)
@@ -52,7 +52,7 @@ class Running(NamedTuple):
         found: list[Manifest] = []
 
         async def is_there() -> bool:
-            found[:] = (await self.asked("query", query=query))["result"]
+            found[:] = (await self.get("query", query=query))["result"]
             return holds(found)
 
         await until(is_there, query, LIMIT)
@@ -62,7 +62,7 @@ class Running(NamedTuple):
 @asynccontextmanager
 async def running(
     path: str, directory: Path, scrapes: Sequence[Manifest], rules: Manifest | None = None
-) -> AsyncIterator[Running]:
+) -> AsyncIterator[PrometheusProcess]:
     """Run Prometheus at `path` with these scrape configurations and groups of rules, each once a second."""
     config: Manifest = {
         "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
@@ -83,7 +83,7 @@ async def running(
         process = await asyncio.create_subprocess_exec(*command, stdout=output, stderr=output)
     try:
         async with aiohttp.ClientSession() as session:
-            yield Running(f"http://127.0.0.1:{port}", session)
+            yield PrometheusProcess(f"http://127.0.0.1:{port}", session)
     finally:
         if process.returncode is None:
             process.kill()

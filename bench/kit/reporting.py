@@ -88,9 +88,9 @@ def table(found: dict[str, dict[str, float]], fields: Sequence[str]) -> str:
 
 def verdict(name: str, broken: Sequence[str], path: Path) -> int:
     """Print the failures, or that there are none, and return the exit code."""
-    for words in broken:
-        print(f"{name}: BROKEN: {words}", file=sys.stderr)
-    print(f"{name}: {len(broken)} broken" if broken else f"{name}: everything held", f"({path})")
+    for failure in broken:
+        print(f"{name}: BROKEN: {failure}", file=sys.stderr)
+    print(f"{name}: {len(broken)} failed checks" if broken else f"{name}: all checks passed", f"({path})")
     return 1 if broken else 0
 
 

@@ -14,10 +14,10 @@ import aiohttp
 import yaml
 
 from bench.kit import topologies
-from bench.kit.children import Child
+from bench.kit.child_processes import Child
 from bench.kit.faultproxy.journal import Journal, Write
-from bench.kit.faultproxy.proxy import Director, Proxy, Quiet
-from bench.kit.sites import NODES, Manifest, Refused, Site, patiently, until
+from bench.kit.faultproxy.proxy import Director, PassThrough, Proxy
+from bench.kit.sites import NODES, Manifest, NotInTime, Refused, Site, patiently, until
 from bench.kit.spareports import spare_ports
 from tensile.names import LOWER_SCHEDULABLE, OWNER, owner_of
 from tensile.sandbox.sandbox import Sandbox
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 LOWERS = ("lower-a", "lower-b")
 LIMIT = 60.0
+LAST_WRITES = 5
+"""The number of writes that an error names if the engine does not become idle."""
 
 
 class Rig:
@@ -49,7 +51,7 @@ class Rig:
         self.proxies: dict[str, Proxy] = {}
         self.child: Child | None = None
         self.ports = spare_ports(len(LOWERS) + 2)
-        self.more: Manifest = {}
+        self.extra_fields: Manifest = {}
         self._open = AsyncExitStack()
 
     async def __aenter__(self) -> "Self":
@@ -84,10 +86,10 @@ class Rig:
         """The upper cluster."""
         return self.sites[UPPER]
 
-    def direct(self, director: Director | None = None) -> None:
+    def set_director(self, director: Director | None = None) -> None:
         """Set one director for all proxies; None lets everything pass."""
         for proxy in self.proxies.values():
-            proxy.director = director or Quiet()
+            proxy.director = director or PassThrough()
 
     # The topology and the engine.
 
@@ -97,7 +99,7 @@ class Rig:
         wanted = {name: node for name, node in self.nodes.items() if name in (lowers or LOWERS)}
         own = [*(ports[name] for name in wanted), *self.ports[-2:]]
         found = topologies.topology_of(self.name, wanted, own, capacity={"basis": "allocatable"})
-        topologies.save({**found, **self.more}, self.directory)
+        topologies.save({**found, **self.extra_fields}, self.directory)
 
     def start(self) -> Child:
         """Start the engine; an earlier one must have ended."""
@@ -116,40 +118,51 @@ class Rig:
         try:
             async with (
                 aiohttp.ClientSession() as session,
-                session.get(f"http://127.0.0.1:{self.ports[-1]}/readyz") as told,
+                session.get(f"http://127.0.0.1:{self.ports[-1]}/readyz") as response,
             ):
-                return told.ok
+                return response.ok
         except aiohttp.ClientError:
             return False
 
-    async def usable(self, *lowers: str) -> None:
+    async def wait_until_usable(self, *lowers: str) -> None:
         """Return when the nodes of these lowers (all if there are none) accept pods."""
 
         async def are_usable() -> bool:
             """Report whether all wanted nodes are usable."""
-            found = await self.nodes_now()
+            found = await self.list_nodes()
             wanted = {self.nodes[lower] for lower in lowers or LOWERS}
             return wanted <= {one["metadata"]["name"] for one in found if _is_usable(one)}
 
         await until(are_usable, f"{self.name}: nodes are usable", LIMIT)
 
-    async def nodes_now(self) -> list[Manifest]:
+    async def list_nodes(self) -> list[Manifest]:
         """Return the virtual nodes that exist now."""
         return await self.upper.items(f"{NODES}?labelSelector={OWNER}={self.mark}")
 
-    def written(self, start: int) -> list[Write]:
+    def writes_since(self, start: int) -> list[Write]:
         """Return the engine's writes after the first `start` writes, except those of leases."""
-        return [one for one in self.journal.since(start) if one.asked.resource != "leases"]
+        return [one for one in self.journal.since(start) if one.request.resource != "leases"]
 
-    async def silence(self, start: int, seconds: float, limit: float = LIMIT) -> int:
-        """Wait until nothing is written for so long after the first `start` writes; return the number of writes."""
+    async def wait_until_idle(self, start: int, seconds: float, limit: float = LIMIT) -> int:
+        """Wait until the engine writes nothing except leases for so long; return the number of all writes until then.
+
+        Raises NotInTime, with the last writes, if the engine still writes after `limit` seconds.
+
+        Args:
+            start: the number of writes after which others count.
+            seconds: how long nothing may be written.
+            limit: after how many seconds the wait fails.
+        """
         end = asyncio.get_running_loop().time() + limit
         known = start
         while True:
             await asyncio.sleep(seconds)
-            now = len(self.journal)
-            if not self.written(known) or asyncio.get_running_loop().time() > end:
+            now, recent = len(self.journal), self.writes_since(known)
+            if not recent:
                 return now
+            if asyncio.get_running_loop().time() > end:
+                last = "; ".join(f"{write.request} ({write.status})" for write in recent[-LAST_WRITES:])
+                raise NotInTime(f"{self.name}: the engine still writes after {limit:g} s, last: {last}")
             known = now
 
     async def _remove_namespaces(self, site: Site) -> None:

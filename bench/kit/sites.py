@@ -49,8 +49,8 @@ GONE: Manifest = {}
 class Refused(Exception):
     """An apiserver denied a request; `status` is the HTTP status, which the message contains too."""
 
-    def __init__(self, status: int, words: str) -> None:
-        super().__init__(words)
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
         self.status = status
 
 
@@ -99,10 +99,10 @@ class Site:
         data = None if body is None else orjson.dumps(body)
         headers = {"Content-Type": media, **({"Impersonate-User": user} if user else {})}
         async with self.session.request(method, path, data=data, headers=headers) as answer:
-            told = _decoded(await answer.read())
+            content = _decoded(await answer.read())
             if answer.status >= HTTPStatus.BAD_REQUEST:
-                raise Refused(answer.status, f"{self.name}: {method} {path}: {answer.status} {told.get('message')}")
-            return told
+                raise Refused(answer.status, f"{self.name}: {method} {path}: {answer.status} {content.get('message')}")
+            return content
 
     async def items(self, path: str) -> list[Manifest]:
         """List a collection."""

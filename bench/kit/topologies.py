@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from bench.kit.faultproxy.keys import signer_of
+from bench.kit.faultproxy.tls import signer_of
 from tensile.sandbox import credentials
 from tensile.sandbox.credentials import ADMINISTRATORS
 from tensile.sandbox.state import LOOPBACK, UPPER

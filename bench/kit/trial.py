@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.kit import audit
-from bench.kit.children import Child, engine
+from bench.kit.child_processes import Child, engine
 from bench.kit.clusters import on_clusters
-from bench.kit.lag import Lag
 from bench.kit.oracles import Manifest, failed, is_ready, living_twice, not_once_below, orphans, owned, unlike
-from bench.kit.parties import nodes_usable
+from bench.kit.participants import wait_until_nodes_usable
 from bench.kit.reporting import RESULTS, keep, verdict
 from bench.kit.sites import DEPLOYMENTS, MERGE, PODS, NotInTime, Refused, Site, until
+from bench.kit.wrong_time import WrongTime
 from tensile.names import owner_of
 from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import UPPER, Options
@@ -60,13 +60,13 @@ class Snapshot:
 class Aftermath:
     """The observations after an outage: for how long statuses are wrong, and what must never be true."""
 
-    def __init__(self, lag: Lag) -> None:
-        self.lag = lag
+    def __init__(self, wrong_time: WrongTime) -> None:
+        self.wrong_time = wrong_time
         self.broken: set[str] = set()
 
-    def look(self, now: float, found: Snapshot) -> None:
+    def update(self, now: float, found: Snapshot) -> None:
         """Evaluate a snapshot at a time (monotonic seconds)."""
-        self.lag.look(now, unlike(found.upper, found.lowers))
+        self.wrong_time.update(now, unlike(found.upper, found.lowers))
         self.broken |= {*failed(found.upper), *living_twice(found.lowers)}
 
 
@@ -107,7 +107,7 @@ class Trial:
     async def start_engine_and_nodes(self) -> None:
         """Start the engine and return when its nodes accept pods."""
         self.start_engine()
-        await nodes_usable(self.upper, len(self.lowers))
+        await wait_until_nodes_usable(self.upper, len(self.lowers))
 
     async def snapshot(self) -> Snapshot:
         """Return the pods of every cluster.
@@ -119,21 +119,21 @@ class Trial:
         lowers = {name: owned(await site.items(path), self.mark) for name, site in self.lowers.items()}
         return Snapshot(await self.upper.items(path), lowers)
 
-    async def settled(self, pods: int, limit: float = LIMIT) -> Snapshot:
+    async def wait_until_settled(self, pods: int, limit: float = LIMIT) -> Snapshot:
         """Return the state in which so many pods exist, each is Ready and runs once, and nothing is left to do."""
         return await self._until_settled(pods, limit, lambda _found: None)
 
-    async def follow(self, begin: float, pods: int, limit: float = LIMIT) -> "Aftermath":
+    async def observe(self, begin: float, pods: int, limit: float = LIMIT) -> "Aftermath":
         """Observe from `begin` (monotonic) until so many pods are settled; raises NotInTime if they never are."""
-        seen = Aftermath(Lag(begin))
-        await self._until_settled(pods, limit, lambda found: seen.look(time.monotonic(), found))
+        seen = Aftermath(WrongTime(begin))
+        await self._until_settled(pods, limit, lambda found: seen.update(time.monotonic(), found))
         return seen
 
     def records(self, cluster: str) -> list[audit.Record]:
         """Return the audit records of a cluster since the trial began."""
         return audit.read(self._site(cluster).audit_log, self._begin[cluster])
 
-    async def lay(self, collection: str, name: str, data: dict[str, str]) -> None:
+    async def apply_data(self, collection: str, name: str, data: dict[str, str]) -> None:
         """Create an object of the upper cluster with some data, or change it."""
         try:
             await self.upper.call("PATCH", f"{collection}/{name}", {"data": data}, MERGE)
@@ -144,7 +144,7 @@ class Trial:
         """Write the kubeconfig of each lower to a Secret of its name in the trial's namespace."""
         for name in self.lowers:
             content = b64encode(files[name].read_bytes()).decode()
-            await self.lay(f"/api/v1/namespaces/{NAMESPACE}/secrets", name, {"kubeconfig": content})
+            await self.apply_data(f"/api/v1/namespaces/{NAMESPACE}/secrets", name, {"kubeconfig": content})
 
     async def wait_idle(self, seconds: float, limit: float = LIMIT) -> dict[str, list[audit.Record]]:
         """Wait until only heartbeats are written for a moment; return the writes of the seconds after it."""
@@ -165,7 +165,7 @@ class Trial:
         """Delete Deployments, and return when no pod is left in any cluster."""
         for name in deployments:
             await self.upper.delete(f"{DEPLOYMENTS.format(NAMESPACE)}/{name}?propagationPolicy=Background")
-        await self.settled(0)
+        await self.wait_until_settled(0)
 
     async def _until_settled(self, pods: int, limit: float, look: Callable[[Snapshot], None]) -> Snapshot:
         """Take snapshots until so many pods are settled; a timeout's error contains what is left to do."""
@@ -211,7 +211,7 @@ def run(
     *,
     pods: int,
     rounds: int,
-    words: str,
+    doc: str,
     long: str = "",
     arguments: Callable[[ArgumentParser], None] | None = None,
 ) -> int:
@@ -220,33 +220,35 @@ def run(
     The scenario's result lists its failures in "broken". `long` is the help of `--long`, if the scenario has that
     option; its result is stored beside the other. `arguments` adds options of the scenario's own.
     """
-    parser = ArgumentParser(description=words.splitlines()[0])
-    parser.add_argument("--pods", type=int, default=pods)
-    parser.add_argument("--rounds", type=int, default=rounds)
-    parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000)
-    parser.add_argument("--quiet", type=float, default=30.0, help="seconds in which nothing may be written at the end")
-    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser = ArgumentParser(description=doc.splitlines()[0])
+    parser.add_argument("--pods", type=int, default=pods, help="the number of pods")
+    parser.add_argument("--rounds", type=int, default=rounds, help="the number of rounds")
+    parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000, help="the seed of the random choices")
+    parser.add_argument(
+        "--quiet", type=float, default=30.0, help="the seconds at the end in which the engine may write only heartbeats"
+    )
+    parser.add_argument("--results", type=Path, default=RESULTS, help="the folder in which to write the result")
     if long:
         parser.add_argument("--long", action="store_true", help=long)
     if arguments is not None:
         arguments(parser)
-    given = parser.parse_args()
-    name += "-long" if long and given.long else ""
-    print(f"{name}: seed {given.seed}, {given.rounds} rounds, {given.pods} pods", flush=True)
-    kubernetes, result = on_clusters(lambda sandbox, _scratch: _logged(scenario, sandbox, given), options=options)
-    path = keep(given.results, f"faults-{name}", kubernetes, {**_said(given), **result})
+    args = parser.parse_args()
+    name += "-long" if long and args.long else ""
+    print(f"{name}: seed {args.seed}, {args.rounds} rounds, {args.pods} pods", flush=True)
+    kubernetes, result = on_clusters(lambda sandbox, _scratch: _with_log_kept(scenario, sandbox, args), options=options)
+    path = keep(args.results, f"faults-{name}", kubernetes, {**_parameters(args), **result})
     return verdict(name, result["broken"], path)
 
 
-async def _logged(scenario: Scenario, sandbox: Sandbox, given: Namespace) -> dict[str, Any]:
+async def _with_log_kept(scenario: Scenario, sandbox: Sandbox, args: Namespace) -> dict[str, Any]:
     """Return a scenario's result; after a timeout keep the engine's log, and name its path in the error."""
     try:
-        return await scenario(sandbox, given)
+        return await scenario(sandbox, args)
     except NotInTime as error:
         kept = Path(tempfile.gettempdir()) / f"tensile-faults-{ENGINE_LOG}"
         shutil.copy(sandbox.directory / ENGINE_LOG, kept)
         raise NotInTime(f"{error}; see {kept}") from None
 
 
-def _said(given: Namespace) -> dict[str, Any]:
-    return {"seed": given.seed, "rounds": given.rounds, "pods": given.pods}
+def _parameters(args: Namespace) -> dict[str, Any]:
+    return {"seed": args.seed, "rounds": args.rounds, "pods": args.pods}

@@ -6,8 +6,8 @@ First some tests of tests/e2e run under the roles as they are shipped: none may 
 want of a right. The audit logs show which right each test uses. Then each verb on each resource is removed from the
 roles by itself, and the tests that use it run again, the quickest first, until one fails. A failure counts only if the
 apiserver denied that very request in the run, so that a test that fails for another reason proves nothing. Writes
-faults-rights.json; exits with 1 if no test fails without some right. A whole run takes long: --minutes sets the time
-after which no other right is begun, and --left tries only the rights for which the kept result shows no failure.
+faults-rights.json; exits with 1 if no test fails without some right. A whole run takes long: --minutes sets the
+time after which it starts no further right, and --left removes only the rights without which no test has failed yet.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, TypeVar
 import orjson
 
 from bench.kit.clusters import on_clusters
-from bench.kit.granting import EVERYTHING, OWN, Thing, everything, roles_of, thing, things
+from bench.kit.rbac import ALL_RESOURCES, OWN, Right, enable_all_features, parse_right, rights_in, roles_of
 from bench.kit.reporting import RESULTS, ROOT, keep, kept_before, verdict
 from tensile.sandbox.binaries import CONTROL_PLANE
 from tensile.sandbox.sandbox import Sandbox
@@ -115,11 +115,11 @@ class Ran(NamedTuple):
     """
 
     code: int
-    words: str
+    failure: str
     seconds: float
-    done: frozenset[Thing]
-    refused: frozenset[Thing]
-    denied: frozenset[Thing]
+    done: frozenset[Right]
+    refused: frozenset[Right]
+    denied: frozenset[Right]
 
 
 class Measure(NamedTuple):
@@ -137,7 +137,7 @@ class Trial:
         self._scratch = scratch
         self._count = 0
 
-    async def ran(self, test: str, missing: Thing | None = None) -> Ran:
+    async def ran(self, test: str, missing: Right | None = None) -> Ran:
         """Run a test, or the tests of a file until the first failure, with one right removed from the roles."""
         self._count += 1
         uses = self._scratch / f"uses-{self._count}.jsonl"
@@ -155,9 +155,9 @@ class Trial:
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "pytest", *options, test, cwd=ROOT, env=variables, stdout=asyncio.subprocess.PIPE
         )
-        code, words = await _ended(process)
+        code, failure_text = await _ended(process)
         seconds = round(time.monotonic() - begin, 1)
-        return Ran(code, words, seconds, **_uses(uses))
+        return Ran(code, failure_text, seconds, **_uses(uses))
 
 
 async def _ended(process: Process) -> tuple[int, str]:
@@ -179,13 +179,13 @@ def failure(text: str) -> str:
     return lines[0][:500] if lines else ""
 
 
-def _uses(path: Path) -> dict[str, frozenset[Thing]]:
+def _uses(path: Path) -> dict[str, frozenset[Right]]:
     lines = [orjson.loads(line) for line in path.read_bytes().splitlines()] if path.exists() else []
     sorts = ("done", "refused", "denied")
-    return {sort: frozenset(thing(text) for line in lines for text in line[sort]) for sort in sorts}
+    return {sort: frozenset(parse_right(text) for line in lines for text in line[sort]) for sort in sorts}
 
 
-def wanted() -> list[Thing]:
+def wanted() -> list[Right]:
     """Return every right that the roles of a topology with all features grant to an engine."""
     file: dict[str, Any] = {
         "apiVersion": "tensile-kube.io/v1alpha1",
@@ -194,13 +194,13 @@ def wanted() -> list[Thing]:
         "lowers": [{"name": "a", "kubeconfig": "a"}],
         "kubelet": {},
     }
-    everything(file)
+    enable_all_features(file)
     roles = roles_of(parse(orjson.dumps(file).decode(), name="topology.yaml"), OWN, "topology")
     # Rules for several ConfigMaps by name, such as NAME-status and NAME-plan, count as one right.
-    return [*dict.fromkeys(one for name, objects in roles.items() for one in things(name, objects, OWN))]
+    return [*dict.fromkeys(one for name, objects in roles.items() for one in rights_in(name, objects, OWN))]
 
 
-def likely(missing: Thing, whole: dict[str, Ran]) -> list[str]:
+def likely(missing: Right, whole: dict[str, Ran]) -> list[str]:
     """Return the tests that use a right, the quickest first, without those that fail anyway.
 
     For a stream the apiserver checks two verbs, of which its log shows one, and the right to all kinds has no resource
@@ -208,37 +208,37 @@ def likely(missing: Thing, whole: dict[str, Ran]) -> list[str]:
     """
     by_seconds = sorted((test for test, ran in whole.items() if ran.code == 0), key=lambda test: whole[test].seconds)
     users = [test for test in by_seconds if missing in whole[test].done]
-    if users or not ("/" in missing.resource or missing.resource == EVERYTHING):
+    if users or not ("/" in missing.resource or missing.resource == ALL_RESOURCES):
         return users
     return [test for test in by_seconds if any(_is_near(missing, one) for one in whole[test].done)]
 
 
-def _is_near(missing: Thing, other: Thing) -> bool:
+def _is_near(missing: Right, other: Right) -> bool:
     """Report whether two rights concern the same resource; the right to all kinds covers those in no role."""
-    if missing.resource == EVERYTHING:
+    if missing.resource == ALL_RESOURCES:
         return (other.side, other.verb) == (missing.side, missing.verb) and other not in wanted()
     return (missing.side, missing.resource, missing.scope) == (other.side, other.resource, other.scope)
 
 
-def is_shown(missing: Thing, ran: Ran) -> bool:
+def is_shown(missing: Right, ran: Ran) -> bool:
     """Report whether a run failed for the removed right: tests failed, and the apiserver refused such a request."""
     return ran.code == FAILED and any(_is_near(missing, one) for one in ran.refused)
 
 
-async def missed(trial: Trial, missing: Thing, whole: dict[str, Ran]) -> dict[str, Any]:
+async def missed(trial: Trial, missing: Right, whole: dict[str, Ran]) -> dict[str, Any]:
     """Remove a right until a test fails for it, and return which test, and its failure."""
     tried = []
     for test in likely(missing, whole):
         ran = await trial.ran(test, missing)
         tried.append(test)
         if is_shown(missing, ran):
-            return {"breaks": ran.words, "s": ran.seconds, "held": tried[:-1]}
+            return {"breaks": ran.failure, "s": ran.seconds, "held": tried[:-1]}
     return {"breaks": "", "held": tried}
 
 
 async def trial_of(
     trial: Trial,
-    rights: Sequence[Thing],
+    rights: Sequence[Right],
     tests: Sequence[str],
     measure: Measure,
     note: Callable[[dict[str, Any]], object],
@@ -256,7 +256,7 @@ async def trial_of(
         ran = whole[test] = await trial.ran(test)
         print(f"{test}: {ran.code} in {ran.seconds} s", flush=True)
 
-    async def take_away(missing: Thing) -> None:
+    async def take_away(missing: Right) -> None:
         """Remove one right, and note the result."""
         if time.monotonic() > end:
             return
@@ -266,7 +266,7 @@ async def trial_of(
 
     def result() -> dict[str, Any]:
         """Return the result so far."""
-        return told({test: {"s": ran.seconds, "wrong": wrong(ran)} for test, ran in whole.items()}, rows)
+        return summary({test: {"s": ran.seconds, "wrong": wrong(ran)} for test, ran in whole.items()}, rows)
 
     await in_lanes(measure.lanes, tests, run_whole)
     await in_lanes(measure.lanes, rights, take_away)
@@ -285,9 +285,9 @@ async def in_lanes(lanes: int, todo: Iterable[T], work: Callable[[T], Awaitable[
     await asyncio.gather(*(lane() for _ in range(lanes)))
 
 
-def told(whole: dict[str, Any], rows: dict[str, dict[str, Any]]) -> dict[str, Any]:
+def summary(whole: dict[str, Any], rows: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """Return the result: the tests under the whole roles, the failures without each right, and what is wrong."""
-    broken = [f"{test}: {words}" for test, found in whole.items() for words in found["wrong"]]
+    broken = [f"{test}: {failure_text}" for test, found in whole.items() for failure_text in found["wrong"]]
     broken += [
         f"{right}: no test breaks without it, of {row['held']}" for right, row in rows.items() if not row["breaks"]
     ]
@@ -304,7 +304,7 @@ def joined(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
     rows = {**before.get("rows", {}), **now["rows"]}
     whole = {**before.get("whole", {}), **now["whole"]}
     rights = [str(one) for one in wanted()]
-    found = told(
+    found = summary(
         {test: found for test, found in whole.items() if test in TESTS},
         {right: row for right, row in rows.items() if right in rights},
     )
@@ -315,39 +315,43 @@ def wrong(ran: Ran) -> list[str]:
     """Return what is wrong with a test under the whole roles: it failed, or a request of the engine was denied."""
     denied = [one for one in ran.denied if one.resource not in UNASKED]
     found = [f"denied: {', '.join(map(str, sorted(denied)))}"] if denied else []
-    return found + ([f"fails under the roles as they are: {ran.words}"] if ran.code else [])
+    return found + ([f"fails under the roles as they are: {ran.failure}"] if ran.code else [])
 
 
 def main() -> int:
     """Read the arguments, run the trial, keep the result, and return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--only", nargs="*", default=[], help="these rights alone, as they are printed")
-    parser.add_argument("--left", action="store_true", help="those alone that were not shown to be missed")
-    parser.add_argument("--minutes", type=float, default=120.0, help="after which no other right is begun")
-    parser.add_argument("--tests", nargs="*", default=list(TESTS), help="these tests alone")
-    parser.add_argument("--lanes", type=int, default=2, help="tests at the same time")
-    parser.add_argument("--running", type=Path, help="a sandbox that runs")
-    given = parser.parse_args()
-    before = kept_before(given.results, NAME)
-    rights = [thing(one) for one in given.only] or wanted()
-    if given.left:
+    parser.add_argument("--results", type=Path, default=RESULTS, help="the folder in which to write the result")
+    parser.add_argument(
+        "--only", nargs="*", default=[], help="remove only these rights, in the form that the tool prints"
+    )
+    parser.add_argument(
+        "--left", action="store_true", help="remove only the rights without which no test has failed yet"
+    )
+    parser.add_argument("--minutes", type=float, default=120.0, help="after so many minutes, start no further right")
+    parser.add_argument("--tests", nargs="*", default=list(TESTS), help="run only these tests")
+    parser.add_argument("--lanes", type=int, default=2, help="the number of tests that run at the same time")
+    parser.add_argument("--running", type=Path, help="the directory of a running sandbox; default: start one")
+    args = parser.parse_args()
+    before = kept_before(args.results, NAME)
+    rights = [parse_right(one) for one in args.only] or wanted()
+    if args.left:
         rights = [one for one in rights if not before.get("rows", {}).get(str(one), {}).get("breaks")]
 
-    is_part = given.only or given.left or given.tests != list(TESTS)
+    is_part = args.only or args.left or args.tests != list(TESTS)
 
     def note(result: dict[str, Any]) -> Path:
         """Keep the result so far, so that a trial that is interrupted loses nothing."""
-        return keep(given.results, NAME, CONTROL_PLANE.version, joined(before if is_part else {}, result))
+        return keep(args.results, NAME, CONTROL_PLANE.version, joined(before if is_part else {}, result))
 
     async def scenario(sandbox: Sandbox, scratch: Path) -> dict[str, Any]:
         """Run the trial on a sandbox."""
-        measure = Measure(given.lanes, 60 * given.minutes)
-        return await trial_of(Trial(sandbox, scratch), rights, given.tests, measure, note)
+        measure = Measure(args.lanes, 60 * args.minutes)
+        return await trial_of(Trial(sandbox, scratch), rights, args.tests, measure, note)
 
-    _, result = on_clusters(scenario, given.running, Options())
+    _, result = on_clusters(scenario, args.running, Options())
     path = note(result)
-    return verdict("rights", kept_before(given.results, NAME)["broken"], path)
+    return verdict("rights", kept_before(args.results, NAME)["broken"], path)
 
 
 if __name__ == "__main__":

@@ -22,8 +22,8 @@ from typing import Any
 
 import yaml
 
-from bench.kit.children import ROOT
-from bench.kit.nodeimages import bring
+from bench.kit.child_processes import ROOT
+from bench.kit.node_images import import_images
 from bench.kit.reporting import RESULTS, keep, verdict
 from tensile import __version__
 from tensile.sandbox import real_node
@@ -155,8 +155,8 @@ class Node:
         command = self._sandbox.kubectl_command("-n", SPACE, "logs", "--follow", "run", cluster=LOWER)
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as following:
             self.kubectl("delete", "pod", "run", "--wait=false")
-            said, _ = following.communicate(timeout=LIMIT)
-        return taken, said
+            output, _ = following.communicate(timeout=LIMIT)
+        return taken, output
 
 
 def _is_ready(status: dict[str, Any]) -> bool:
@@ -178,42 +178,44 @@ def tried(archive: Path, scratch: Path) -> dict[str, Any]:
     broken = [] if image["User"] == "65532:65532" and image["Entrypoint"] == ["tensile"] else [f"it says {image}"]
     with Sandbox.start(scratch / "sandbox", Options(lowers=1, real_node=True)) as sandbox:
         node = Node(sandbox, image["name"])
-        bring(sandbox, archive)
+        import_images(sandbox, archive)
         node.prepare()
         runs = {
             "version": (("--version",), 0, f"tensile {__version__}"),
             "validate": (("validate", "-f", "/topology/topology.yaml"), 0, ""),
             "doctor": (("doctor", *UPPER), 0, "0 failed"),
         }
-        said: dict[str, str] = {}
-        for name, (arguments, wanted, words) in runs.items():
-            code, said[name] = node.ended(name, *arguments)
-            broken += [] if (code, words in said[name]) == (wanted, True) else [f"{name}: {code}: {said[name]}"]
-        seconds, said["run"] = node.served()
+        output: dict[str, str] = {}
+        for name, (arguments, wanted, failure) in runs.items():
+            code, output[name] = node.ended(name, *arguments)
+            broken += [] if (code, failure in output[name]) == (wanted, True) else [f"{name}: {code}: {output[name]}"]
+        seconds, output["run"] = node.served()
         broken += [
-            f"run: {word} is not said: {said['run']}" for word in ("started", "stopped") if word not in said["run"]
+            f"run: {word} is not logged: {output['run']}"
+            for word in ("started", "stopped")
+            if word not in output["run"]
         ]
-    broken += [f"{name}: a traceback" for name, words in said.items() if "Traceback" in words]
+    broken += [f"{name}: a traceback" for name, failure in output.items() if "Traceback" in failure]
     measured = {"layers_mib": image["layers_mib"], "ready_after_s": round(seconds, 1)}
-    return {**measured, "labels": image.get("Labels"), "said": said, "broken": broken}
+    return {**measured, "labels": image.get("Labels"), "said": output, "broken": broken}
 
 
 def main() -> int:
     """Find or build the image, try it, keep the result, and return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--archive", type=Path, help="an image that was saved, instead of one that is built now")
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    given = parser.parse_args()
+    parser.add_argument("--archive", type=Path, help="a saved image to test; default: build one")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="the folder in which to write the result")
+    args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)
         builder = next(filter(works, BUILDERS), "")
         why = real_node.obstacle((scratch, cache_directory(os.environ)), os.environ)
-        why = why or ("" if given.archive or builder else f"none of {', '.join(BUILDERS)} works here")
+        why = why or ("" if args.archive or builder else f"none of {', '.join(BUILDERS)} works here")
         if why:
             print(f"image: nothing was tried: {why}")
             return 0
-        result = tried(given.archive or saved(builder, scratch / "image.tar"), scratch)
-    return verdict("image", result["broken"], keep(given.results, "faults-image", CONTROL_PLANE.version, result))
+        result = tried(args.archive or saved(builder, scratch / "image.tar"), scratch)
+    return verdict("image", result["broken"], keep(args.results, "faults-image", CONTROL_PLANE.version, result))
 
 
 if __name__ == "__main__":

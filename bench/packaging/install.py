@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bench.kit.children import ROOT
+from bench.kit.child_processes import ROOT
 from bench.kit.reporting import RESULTS, keep, verdict
 from tensile.sandbox.binaries import CONTROL_PLANE
 
@@ -78,7 +78,7 @@ class Case(NamedTuple):
     """
 
     name: str
-    words: tuple[str, ...] = ()
+    expected_text: tuple[str, ...] = ()
     variables: tuple[tuple[str, str], ...] = ()
     cached: bool = True
     before: tuple[str, ...] = ()
@@ -220,12 +220,12 @@ def tried(place: Place, case: Case) -> dict[str, Any]:
 def judged(case: Case, code: int, errors: str, output: str) -> list[str]:
     """Return what is wrong with the end of a demo; lines before the last one are progress."""
     wrong = ["a traceback"] if "Traceback" in errors + output else []
-    if not case.words:
+    if not case.expected_text:
         is_whole = code == 0 and "files of the demo were removed" in output
         return wrong + ([] if is_whole else [f"it ended with {code}: {errors.strip()[-300:]}"])
     error = errors.strip().rpartition("\n")[2].lower()
     wrong += [] if code == 1 else [f"it ended with {code}"]
-    return wrong + [f"nothing is said of {words!r}" for words in case.words if words.lower() not in error]
+    return wrong + [f"nothing is said of {failure!r}" for failure in case.expected_text if failure.lower() not in error]
 
 
 def _settled(place: Place) -> list[str]:
@@ -239,22 +239,22 @@ def _settled(place: Place) -> list[str]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Try all cases, keep the result, and return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--cache", type=Path, help="a folder with built programs, to begin with")
-    parser.add_argument("--only", default="", help="a word of the cases to try")
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    given = parser.parse_args(arguments)
+    parser.add_argument("--cache", type=Path, help="a cache with programs that are built already")
+    parser.add_argument("--only", default="", help="run only the cases whose name contains this text")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="the folder in which to write the result")
+    args = parser.parse_args(arguments)
     runs: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as scratch:
-        place = furnished(Path(scratch), given.cache, installed(Path(scratch)))
-        first = [] if given.cache else [WORKS._replace(name="nothing but a network: Go is fetched, programs are built")]
-        for case in [*first, *(one for one in cases(place) if given.only in one.name)]:
+        place = furnished(Path(scratch), args.cache, installed(Path(scratch)))
+        first = [] if args.cache else [WORKS._replace(name="nothing but a network: Go is fetched, programs are built")]
+        for case in [*first, *(one for one in cases(place) if args.only in one.name)]:
             lacks = case.lacks()
             runs.append({"case": case.name, "skipped": lacks, "wrong": []} if lacks else tried(place, case))
             print(f"{case.name}: {lacks or runs[-1]['wrong'] or 'held'}", flush=True)
-        size = sum(path.lstat().st_size for path in place.cache.rglob("*")) >> 20 if not given.cache else None
-    broken = [f"{one['case']}: {words}" for one in runs for words in one["wrong"]]
+        size = sum(path.lstat().st_size for path in place.cache.rglob("*")) >> 20 if not args.cache else None
+    broken = [f"{one['case']}: {failure}" for one in runs for failure in one["wrong"]]
     result = {"runs": runs, "cache_mib": size, "broken": broken}
-    path = keep(given.results, "faults-install", CONTROL_PLANE.version, result)
+    path = keep(args.results, "faults-install", CONTROL_PLANE.version, result)
     return verdict("install", broken, path)
 
 

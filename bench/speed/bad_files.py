@@ -59,23 +59,23 @@ def flaws(file: Path, place: str) -> tuple[list[str], float]:
     return found + ([f"{slower:.3f} s slower than --version"] if slower > BAR else []), slower
 
 
-def asked(kinds: list[Bad], folder: Path) -> dict[str, tuple[list[str], float]]:
+def run_validate(kinds: list[Bad], folder: Path) -> dict[str, tuple[list[str], float]]:
     """Return the flaws and the seconds of each kind, by its name."""
-    file, said = folder / "topology.yaml", {}
+    file, results = folder / "topology.yaml", {}
     for bad in kinds:
         file.write_text(bad.text)
-        said[bad.kind] = flaws(file, f"{file}:{bad.line}:{bad.column}: ")
-    return said
+        results[bad.kind] = flaws(file, f"{file}:{bad.line}:{bad.column}: ")
+    return results
 
 
 def main() -> int:
     """Try every kind, and those with a flaw again; print the flaws and store the result."""
     kinds = [bad for bad in ALL if is_a_file(bad)]
     with tempfile.TemporaryDirectory() as folder:
-        said = asked(kinds, Path(folder))
-        said |= asked([bad for bad in kinds if said[bad.kind][0]], Path(folder))
-    broken = {kind: found for kind, (found, _) in said.items() if found}
-    slower = {kind: seconds for kind, (_, seconds) in said.items()}
+        results = run_validate(kinds, Path(folder))
+        results |= run_validate([bad for bad in kinds if results[bad.kind][0]], Path(folder))
+    broken = {kind: found for kind, (found, _) in results.items() if found}
+    slower = {kind: seconds for kind, (_, seconds) in results.items()}
     worst = max(slower, key=lambda kind: slower[kind])
     result = {
         "kinds": len(slower),

@@ -23,12 +23,12 @@ from typing import Any
 import orjson
 import yaml
 
-from bench.kit.children import Child
-from bench.kit.parties import calm, nodes_usable
+from bench.kit.child_processes import Child
+from bench.kit.participants import wait_until_machine_idle, wait_until_nodes_usable
 from bench.kit.sites import Manifest, NotInTime, Refused, until
 from bench.kit.topologies import by_files, by_secrets
 from bench.kit.trial import NAMESPACE, Trial, run
-from bench.speed.race import roomy
+from bench.speed.comparison import roomy
 from bench.speed.steady import at_rest, filled, usage
 from tensile.names import CANDIDATE_SUFFIX, PLAN_SUFFIX
 from tensile.sandbox.sandbox import Sandbox
@@ -88,7 +88,7 @@ async def planned(trial: Trial, text: str) -> tuple[float, float, Manifest]:
         return bool(found.get("candidateHash") == digest)
 
     cpu, begin = usage(trial).cpu, time.monotonic()
-    await trial.lay(MAPS, NAME + CANDIDATE_SUFFIX, {KEY: text})
+    await trial.apply_data(MAPS, NAME + CANDIDATE_SUFFIX, {KEY: text})
     await until(is_there, "the candidate is planned", LIMIT)
     return time.monotonic() - begin, usage(trial).cpu - cpu, found
 
@@ -110,7 +110,7 @@ def _children() -> float:
 
 async def compared(trial: Trial, name: str, text: str, by_file: str) -> dict[str, Any]:
     """Plan one edit as a candidate and by `tensile plan`; `by_file` is the text with paths of kubeconfigs."""
-    await calm()
+    await wait_until_machine_idle()
     await at_rest(trial)
     seconds, cpu, data = await planned(trial, text)
     path = trial.sandbox.directory / "candidate.yaml"
@@ -127,7 +127,7 @@ async def compared(trial: Trial, name: str, text: str, by_file: str) -> dict[str
     }
 
 
-async def scenario(sandbox: Sandbox, given: Namespace) -> dict[str, Any]:
+async def scenario(sandbox: Sandbox, args: Namespace) -> dict[str, Any]:
     """Plan each edit in each round."""
     topology = yaml.safe_load((sandbox.directory / "topology.yaml").read_text())
     files = {name: sandbox.directory / f"{name}.kubeconfig" for name in sandbox.clusters}
@@ -136,17 +136,17 @@ async def scenario(sandbox: Sandbox, given: Namespace) -> dict[str, Any]:
     async with Trial(sandbox) as trial:
         of_map = by_secrets(topology, trial.lowers, NAMESPACE)
         await trial.keep_kubeconfigs(files)
-        await trial.lay(MAPS, NAME, {KEY: yaml.safe_dump(of_map, sort_keys=False)})
+        await trial.apply_data(MAPS, NAME, {KEY: yaml.safe_dump(of_map, sort_keys=False)})
         options = ["--configmap", f"{NAMESPACE}/{NAME}", "--kubeconfig", str(files[UPPER]), "--log-format", "json"]
         trial.engine = Child(["tensile", "run", *options], trial.sandbox, trial.log)
-        await nodes_usable(trial.upper, len(trial.lowers))
-        await filled(trial, given.pods)
-        for number in range(given.rounds):
+        await wait_until_nodes_usable(trial.upper, len(trial.lowers))
+        await filled(trial, args.pods)
+        for number in range(args.rounds):
             for name, edit in EDITS.items():
                 texts = (edited(one, edit, number) for one in (of_map, of_file))
                 runs.append(await compared(trial, name, *texts))
                 print(" ".join(f"{key}={value}" for key, value in runs[-1].items()), flush=True)
-    return {"runs": runs, "medians": medians(runs), "broken": [words for one in runs for words in _broken(one)]}
+    return {"runs": runs, "medians": medians(runs), "broken": [failure for one in runs for failure in _broken(one)]}
 
 
 def medians(runs: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
@@ -169,4 +169,4 @@ def _broken(one: dict[str, Any]) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(run("candidate", scenario, roomy(5000), pods=5000, rounds=3, words=__doc__ or ""))
+    sys.exit(run("candidate", scenario, roomy(5000), pods=5000, rounds=3, doc=__doc__ or ""))

@@ -160,9 +160,11 @@ def main() -> None:
     """Parse the arguments and mirror."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--sandbox", type=Path, required=True, help="the directory of a running sandbox")
-    parser.add_argument("--alike", action="store_true", help="write nodes and lower pods as the engine has to")
-    given = parser.parse_args()
-    uvloop.run(mirror(given.sandbox, alike=given.alike))
+    parser.add_argument(
+        "--alike", action="store_true", help="write nodes and lower pods of the same size as the engine does"
+    )
+    args = parser.parse_args()
+    uvloop.run(mirror(args.sandbox, alike=args.alike))
 
 
 if __name__ == "__main__":

@@ -26,10 +26,10 @@ from urllib.parse import urlsplit
 import uvloop
 import yaml
 
-from bench.kit.children import ROOT, Child, after
+from bench.kit.child_processes import ROOT, Child, after
 from bench.kit.clusters import on_clusters
 from bench.kit.oracles import is_ready
-from bench.kit.parties import nodes_usable
+from bench.kit.participants import wait_until_nodes_usable
 from bench.kit.reporting import RESULTS, keep, verdict
 from bench.kit.rig import with_own_ports
 from bench.kit.sites import DEPLOYMENTS, PODS, Site, until
@@ -139,7 +139,7 @@ async def execs(place: Place, name: str, rounds: int) -> list[float]:
     child = Child(["tensile", "run", "-f", str(place.topology(name))], place.sandbox, log, place.before)
     try:
         async with Site(place.sandbox.clusters[UPPER]) as upper:
-            await nodes_usable(upper, 1)
+            await wait_until_nodes_usable(upper, 1)
             await upper.call("POST", DEPLOYMENTS.format(SPACE), deployment(NAME, 1))
             await until(lambda: _are_ready(upper), "the pod is Ready", LIMIT)
             found = [await asyncio.to_thread(_exec, place.sandbox) for _ in range(rounds)]
@@ -191,18 +191,18 @@ async def scenario(sandbox: Sandbox, directory: Path, rounds: int) -> dict[str, 
 def main(words: Sequence[str] | None = None) -> int:
     """Measure and store the result; with --way, run as one of the programs that are measured, and print seconds."""
     parser = ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--way", choices=WAYS, help="only one first answer")
+    parser.add_argument("--rounds", type=int, default=5, help="the number of measurements")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="the folder in which to write the result")
+    parser.add_argument("--way", choices=WAYS, help="measure only this kind of connection")
     parser.add_argument("kubeconfig", type=Path, nargs="?")
-    given: Namespace = parser.parse_args(words)
-    if given.endpoint:
-        print(uvloop.run(first(given.endpoint, given.kubeconfig)))
+    args: Namespace = parser.parse_args(words)
+    if args.way:
+        print(uvloop.run(first(args.way, args.kubeconfig)))
         return 0
     kubernetes, result = on_clusters(
-        lambda sandbox, directory: scenario(sandbox, directory, given.rounds), options=Options(lowers=1, nodes=1)
+        lambda sandbox, directory: scenario(sandbox, directory, args.rounds), options=Options(lowers=1, nodes=1)
     )
-    path = keep(given.results, "dead-address", kubernetes, {"rounds": given.rounds, **result})
+    path = keep(args.results, "dead-address", kubernetes, {"rounds": args.rounds, **result})
     return verdict("deadaddress", result["broken"], path)
 
 

@@ -81,7 +81,7 @@ def site(name: str, nodes: int) -> LowerCandidate:
     )
 
 
-def asked(extender: SchedulerExtender, wanted: Manifest, names: list[str]) -> tuple[float, list[str]]:
+def call_extender(extender: SchedulerExtender, wanted: Manifest, names: list[str]) -> tuple[float, list[str]]:
     """Send the requests for one pod; return the milliseconds, and the remaining nodes."""
     question = orjson.dumps({"Pod": wanted, "Nodes": None, "NodeNames": names})
     begin = time.perf_counter()
@@ -104,29 +104,30 @@ def preempted(extender: SchedulerExtender, wanted: Manifest, names: list[str]) -
     return (time.perf_counter() - begin) * 1000
 
 
-def measured(given: argparse.Namespace) -> dict[str, Any]:
+def measured(args: argparse.Namespace) -> dict[str, Any]:
     """Measure all kinds of requests; return milliseconds and which bars are exceeded."""
-    names = [f"lower-{number}" for number in range(given.lowers)]
-    extender = SchedulerExtender({name: site(name, given.nodes) for name in names})
+    names = [f"lower-{number}" for number in range(args.lowers)]
+    extender = SchedulerExtender({name: site(name, args.nodes) for name in names})
     gc.collect()
     gc.freeze()
     burst, unplaced = [], 0
-    for number in range(given.pods):
-        took, left = asked(extender, pod(f"p{number}", "1"), names)
+    for number in range(args.pods):
+        took, left = call_extender(extender, pod(f"p{number}", "1"), names)
         burst.append(took)
         unplaced += not left
         for name in left[1:]:
             extender.sites[name].cache.forget(("default", f"p{number}"))
-    nowhere = [asked(extender, pod(f"big{number}", "3"), names)[0] for number in range(given.pods)]
+    nowhere = [call_extender(extender, pod(f"big{number}", "3"), names)[0] for number in range(args.pods)]
     kinds = [
-        asked(extender, pod(f"kind{number}", "3", nodeSelector={"kind": str(number)}), names)[0] for number in range(50)
+        call_extender(extender, pod(f"kind{number}", "3", nodeSelector={"kind": str(number)}), names)[0]
+        for number in range(50)
     ]
     high = {"priority": 1000}
-    curable = [asked(extender, pod(f"high{number}", "3", **high), names)[0] for number in range(given.pods)]
+    curable = [call_extender(extender, pod(f"high{number}", "3", **high), names)[0] for number in range(args.pods)]
     vain = [pod(f"vain{number}", "4", **high) for number in range(50)]
     for number, each in enumerate(vain):
         each["metadata"]["labels"]["kind"] = str(number)
-    in_vain = [asked(extender, each, names)[0] for each in vain]
+    in_vain = [call_extender(extender, each, names)[0] for each in vain]
     verb = [preempted(extender, pod(f"verb{number}", "3", **high), names) for number in range(20)]
     found = {
         "preempting_siblings": percentile(sorted(curable[1:]), 0.99),
@@ -146,16 +147,14 @@ def measured(given: argparse.Namespace) -> dict[str, Any]:
 def main() -> int:
     """Parse the arguments, measure and store the result; return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--lowers", type=int, default=10)
-    parser.add_argument("--nodes", type=int, default=500, help="in each")
-    parser.add_argument("--pods", type=int, default=500, help="in the burst")
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    given = parser.parse_args()
-    result = measured(given)
+    parser.add_argument("--lowers", type=int, default=10, help="the number of lower clusters")
+    parser.add_argument("--nodes", type=int, default=500, help="the number of nodes in each lower cluster")
+    parser.add_argument("--pods", type=int, default=500, help="the number of pods in the burst")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="the folder in which to write the result")
+    args = parser.parse_args()
+    result = measured(args)
     print("  ".join(f"{name} {value} ms" for name, value in result["ms"].items()))
-    path = keep(
-        given.results, NAME, "none", {"lowers": given.lowers, "nodes": given.nodes, "pods": given.pods, **result}
-    )
+    path = keep(args.results, NAME, "none", {"lowers": args.lowers, "nodes": args.nodes, "pods": args.pods, **result})
     return verdict(NAME, result["broken"], path)
 
 

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from statistics import median
 from typing import Any
 
-from bench.kit.parties import calm
+from bench.kit.participants import wait_until_machine_idle
 from bench.kit.sites import Manifest, Refused, Site, until, until_gone
 from bench.kit.trial import Trial, run
 from bench.kit.workload import pod_spec
@@ -138,7 +138,7 @@ async def sync(trial: Trial, number: int, pods: int) -> dict[str, float]:
     idle = usage(trial).cpu
     await made_above(trial.upper, space, pods)
     await at_rest(trial)
-    heard = usage(trial).cpu
+    after_event = usage(trial).cpu
     begin = time.monotonic()
     await some_at_once(
         lambda one=one: trial.upper.call("POST", path(space, "pods"), pod(one))  # type: ignore[misc]
@@ -150,23 +150,28 @@ async def sync(trial: Trial, number: int, pods: int) -> dict[str, float]:
     loop = await bare(trial, space)
     await gone(trial, space)
     scale = 1000 / (2 * count)
-    figures = {"heard_ms": heard - idle, "synced_ms": synced - heard, "ms_object": synced - idle, "bare_loop_ms": loop}
+    figures = {
+        "heard_ms": after_event - idle,
+        "synced_ms": synced - after_event,
+        "ms_object": synced - idle,
+        "bare_loop_ms": loop,
+    }
     return {"seconds": round(took, 2), **{name: round(value * scale, 3) for name, value in figures.items()}}
 
 
-async def scenario(sandbox: Sandbox, given: Namespace) -> dict[str, Any]:
+async def scenario(sandbox: Sandbox, args: Namespace) -> dict[str, Any]:
     """Measure some rounds."""
     async with Trial(sandbox) as trial:
         await trial.start_engine_and_nodes()
         runs = []
-        for number in range(given.rounds):
-            await calm()
-            runs.append(await sync(trial, number, given.pods))
+        for number in range(args.rounds):
+            await wait_until_machine_idle()
+            runs.append(await sync(trial, number, args.pods))
             print(" ".join(f"{key}={value}" for key, value in runs[-1].items()), flush=True)
     cost = median(one["ms_object"] for one in runs)
-    words = f"an object costs {cost:.2f} ms of CPU, at most {MS_AT_MOST} ms"
-    return {"objects": 2 * given.pods * EACH, "runs": runs, "broken": [words] if cost > MS_AT_MOST else []}
+    failure = f"an object costs {cost:.2f} ms of CPU, at most {MS_AT_MOST} ms"
+    return {"objects": 2 * args.pods * EACH, "runs": runs, "broken": [failure] if cost > MS_AT_MOST else []}
 
 
 if __name__ == "__main__":
-    sys.exit(run("firstsync", scenario, Options(), pods=40, rounds=3, words=__doc__ or ""))
+    sys.exit(run("firstsync", scenario, Options(), pods=40, rounds=3, doc=__doc__ or ""))

@@ -25,13 +25,13 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from bench.kit.children import Child, ceiling
+from bench.kit.child_processes import Child, ceiling
 from bench.kit.oracles import is_ready
-from bench.kit.parties import calm, nodes_usable
+from bench.kit.participants import wait_until_machine_idle, wait_until_nodes_usable
 from bench.kit.sites import DEPLOYMENTS, NODES, PODS, Manifest, Refused, Site, until, until_gone
 from bench.kit.trial import NAMESPACE, Trial, run
 from bench.kit.workload import PROVIDER, deployment
-from bench.speed.lines import Reading, Shape, between, due, entry, harmed, line, told
+from bench.speed.log_lines import LineShape, Reading, between, delay_figures, due, entry, line, wrong_lines
 from bench.speed.makespan import all_ready, labelled
 from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import UPPER, Options
@@ -51,10 +51,10 @@ LIMIT = 300.0
 GRACE = 30.0
 
 
-class Pen:
+class LogWriter:
     """Writes the logs of the followed pods, all lines that are due every hundredth of a second."""
 
-    def __init__(self, files: Sequence[Path], shape: Shape) -> None:
+    def __init__(self, files: Sequence[Path], shape: LineShape) -> None:
         self.written = [0] * len(files)
         self.slowest = 0.0
         """Seconds by which a check for due lines came late: the part of the benchmark itself in the delays."""
@@ -99,7 +99,7 @@ class Pen:
 class Followed:
     """The pods whose logs are followed: one for each stream, spread over the lower clusters."""
 
-    def __init__(self, trial: Trial, shape: Shape, nodes: dict[str, str]) -> None:
+    def __init__(self, trial: Trial, shape: LineShape, nodes: dict[str, str]) -> None:
         self.shape = shape
         self._trial = trial
         self._lowers = [list(nodes)[number % len(nodes)] for number in range(shape.streams)]
@@ -127,7 +127,7 @@ class Followed:
             for name, lower in zip(self.names, self._lowers, strict=True)
         ]
         async with _readers(self._trial.sandbox, len(self.names)) as sites:
-            made = Streams(Pen(files, self.shape), self.shape)
+            made = Streams(LogWriter(files, self.shape), self.shape)
             for number, (name, lower) in enumerate(zip(self.names, self._lowers, strict=True)):
                 made.follow(number, sites[UPPER if way == "through" else lower], name)
             async with made:
@@ -137,10 +137,10 @@ class Followed:
 class Streams:
     """The logs while they are written and followed; used with `async with`."""
 
-    def __init__(self, pen: Pen, shape: Shape) -> None:
+    def __init__(self, writer: LogWriter, shape: LineShape) -> None:
         self.readings: list[Reading] = []
         self.broken: list[str] = []
-        self.pen = pen
+        self.writer = writer
         self._shape = shape
         self._sources: list[tuple[Site, str]] = []
         self._tasks: list[asyncio.Task[None]] = []
@@ -151,32 +151,32 @@ class Streams:
         self._sources.append((site, f"{PODS.format(NAMESPACE)}/{pod}/log?follow=true&container={CONTAINER}"))
 
     async def __aenter__(self) -> "Self":
-        self.pen.begin()
+        self.writer.begin()
         pairs = zip(self._sources, self.readings, strict=True)
         self._tasks = [asyncio.create_task(_read(site, path, reading)) for (site, path), reading in pairs]
         await until(self._have, "every log is followed", LIMIT)
-        self._tasks.append(asyncio.create_task(self.pen.go_on()))
+        self._tasks.append(asyncio.create_task(self.writer.go_on()))
         return self
 
     async def __aexit__(self, *_: object) -> None:
         *reading, writing = self._tasks
         writing.cancel()
         await asyncio.wait({asyncio.create_task(until(self._have, "everything was read", GRACE))})
-        self.pen.end()
+        self.writer.end()
         await asyncio.wait(reading, timeout=GRACE)
         self.broken += [f"log {number} has no end" for number, task in enumerate(reading) if not task.done()]
         for task in self._tasks:
             task.cancel()
         ends = await asyncio.gather(*self._tasks, return_exceptions=True)
         self.broken += [f"{type(one).__name__}: {one}" for one in ends if isinstance(one, Exception)]
-        self.broken += harmed(self.readings, self.pen.written)
+        self.broken += wrong_lines(self.readings, self.writer.written)
 
     async def _have(self) -> bool:
         """Report whether every reader has all written lines; an error that ended a reader too early is raised."""
         for task in self._tasks:
             if task.done():
                 task.result()
-        return all(one.lines >= lines for one, lines in zip(self.readings, self.pen.written, strict=True))
+        return all(one.lines >= lines for one, lines in zip(self.readings, self.writer.written, strict=True))
 
 
 async def _read(site: Site, path: str, reading: Reading) -> None:
@@ -229,7 +229,7 @@ async def beside(trial: Trial, *, wanted: bool) -> AsyncIterator[Child | None]:
         return
     child = ceiling(trial.sandbox, trial.sandbox.directory / "ceiling.log")
     try:
-        await nodes_usable(trial.upper, 2 * len(trial.lowers))
+        await wait_until_nodes_usable(trial.upper, 2 * len(trial.lowers))
         yield child
     finally:
         child.stop()
@@ -249,21 +249,21 @@ def spent(trial: Trial) -> dict[str, float]:
     return sums
 
 
-async def turn(trial: Trial, followed: Followed, given: Namespace, way: str, *, by_ceiling: bool) -> dict[str, Any]:
+async def turn(trial: Trial, followed: Followed, args: Namespace, way: str, *, by_ceiling: bool) -> dict[str, Any]:
     """Follow all logs one way for a time, then mirror pods under that load; return measurements and failures."""
     async with beside(trial, wanted=by_ceiling):
-        await calm()
+        await wait_until_machine_idle()
         async with followed.streams(way) as streams:
             before, begin = spent(trial), time.time()
-            await asyncio.sleep(given.seconds)
+            await asyncio.sleep(args.seconds)
             after, quiet = spent(trial), time.time()
-            seconds = await mirrored(trial, given.pods, by_ceiling=by_ceiling) if given.pods else 0.0
+            seconds = await mirrored(trial, args.pods, by_ceiling=by_ceiling) if args.pods else 0.0
             last, end = spent(trial), time.time()
     run: dict[str, Any] = {"way": way, "mirror": "ceiling" if by_ceiling else "engine", "last_ready_s": seconds}
-    run |= {"cores": _cores(before, after, quiet - begin), **told(between(streams.readings, begin, quiet))}
-    mirroring = {"cores": _cores(after, last, end - quiet), **told(between(streams.readings, quiet, end))}
+    run |= {"cores": _cores(before, after, quiet - begin), **delay_figures(between(streams.readings, begin, quiet))}
+    mirroring = {"cores": _cores(after, last, end - quiet), **delay_figures(between(streams.readings, quiet, end))}
     run |= {f"mirroring_{name}": value for name, value in mirroring.items()}
-    run |= {"writer_late_ms": round(streams.pen.slowest * 1000, 1), "broken": streams.broken}
+    run |= {"writer_late_ms": round(streams.writer.slowest * 1000, 1), "broken": streams.broken}
     print(" ".join(f"{key}={value}" for key, value in run.items()), flush=True)
     return run
 
@@ -277,21 +277,21 @@ TURNS = (("direct", True), ("through", False), ("through", True))
 """Which way logs are followed, and whether the ceiling mirrors the pods."""
 
 
-async def follow(sandbox: Sandbox, given: Namespace) -> dict[str, Any]:
+async def follow(sandbox: Sandbox, args: Namespace) -> dict[str, Any]:
     """Take all turns in all rounds."""
     async with Trial(sandbox) as trial:
         await trial.start_engine_and_nodes()
         nodes = {name: name for name in trial.lowers}
-        followed = Followed(trial, Shape(given.streams, given.rate, given.line), nodes)
+        followed = Followed(trial, LineShape(args.streams, args.rate, args.line), nodes)
         await followed.make()
         runs = [
-            {"round": number, **await turn(trial, followed, given, way, by_ceiling=by_ceiling)}
-            for number in range(1, given.rounds + 1)
+            {"round": number, **await turn(trial, followed, args, way, by_ceiling=by_ceiling)}
+            for number in range(1, args.rounds + 1)
             for way, by_ceiling in TURNS
         ]
         await trial.clear()
-    lost = [words for one in runs for words in one["broken"]]
-    return {"shape": followed.shape._asdict(), "seconds": given.seconds, "runs": runs, "broken": lost}
+    lost = [note for one in runs for note in one["broken"]]
+    return {"shape": followed.shape._asdict(), "seconds": args.seconds, "runs": runs, "broken": lost}
 
 
 def judged(runs: Sequence[dict[str, Any]], processors: int) -> tuple[dict[str, float], list[str]]:
@@ -318,14 +318,14 @@ def judged(runs: Sequence[dict[str, Any]], processors: int) -> tuple[dict[str, f
     cores = [sum(one["cores"].values()) for one in runs if one["way"] == "direct"]
     found["direct_cores"] = round(median(cores), 2)
     if found["direct_cores"] > FULL * processors:
-        words = f" (the direct streams alone take {found['direct_cores']:g} of {processors} processors)"
-        over = [one + words for one in over]
+        note = f" (the direct streams alone take {found['direct_cores']:g} of {processors} processors)"
+        over = [one + note for one in over]
     return found, over
 
 
-async def scenario(sandbox: Sandbox, given: Namespace) -> dict[str, Any]:
+async def scenario(sandbox: Sandbox, args: Namespace) -> dict[str, Any]:
     """Measure and judge."""
-    result = await follow(sandbox, given)
+    result = await follow(sandbox, args)
     medians, over = judged(result["runs"], os.cpu_count() or 1)
     print(" ".join(f"{key}={value}" for key, value in medians.items()), flush=True)
     return {"medians": medians, **result, "broken": result["broken"] + over}
@@ -333,11 +333,18 @@ async def scenario(sandbox: Sandbox, given: Namespace) -> dict[str, Any]:
 
 def arguments(parser: ArgumentParser) -> None:
     """Add the options of the streams."""
-    parser.add_argument("--streams", type=int, default=200)
-    parser.add_argument("--rate", type=int, default=50_000, help="bytes a second of each log")
-    parser.add_argument("--line", type=int, default=5_000, help="bytes of a line; each costs the same, long or short")
-    parser.add_argument("--seconds", type=float, default=60.0, help="of streams before pods are mirrored under them")
+    parser.add_argument("--streams", type=int, default=200, help="the number of logs that are followed")
+    parser.add_argument("--rate", type=int, default=50_000, help="the bytes per second that each container writes")
+    parser.add_argument(
+        "--line",
+        type=int,
+        default=5_000,
+        help="the bytes of one line; the cost of a line does not depend on its length",
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=60.0, help="the seconds of streaming before further pods are created"
+    )
 
 
 if __name__ == "__main__":
-    sys.exit(run("follow", scenario, Options(), pods=500, rounds=3, words=__doc__ or "", arguments=arguments))
+    sys.exit(run("follow", scenario, Options(), pods=500, rounds=3, doc=__doc__ or "", arguments=arguments))

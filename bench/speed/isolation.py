@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from bench.faults.outage import APISERVER, load
-from bench.kit.parties import calm
+from bench.kit.participants import wait_until_machine_idle
 from bench.kit.trial import Trial, run
 from bench.speed.makespan import all_ready, labelled
 from tensile.sandbox.sandbox import Sandbox
@@ -32,7 +32,7 @@ SETTLED_IN = 180.0
 CHUNK = 1 << 16
 
 
-class Detour:
+class DelayingProxy:
     """A proxy of an apiserver that delivers each byte `late` seconds after it arrived, until it is cut off."""
 
     def __init__(self, server: str) -> None:
@@ -61,12 +61,12 @@ class Detour:
         if self._parted:
             writer.transport.abort()
 
-    async def part(self) -> None:
-        """Break every connection, and each new one, until `mend`; the cluster itself continues."""
+    async def disconnect(self) -> None:
+        """Break every connection, and each new one, until `restore`; the cluster itself continues."""
         self._parted = True
         await self.close()
 
-    def mend(self) -> None:
+    def restore(self) -> None:
         """Proxy connections again."""
         self._parted = False
 
@@ -86,13 +86,13 @@ class Detour:
 
 
 @asynccontextmanager
-async def detour(sandbox: Sandbox, lower: str, directory: Path | None = None) -> AsyncIterator[Detour]:
+async def delaying_proxy(sandbox: Sandbox, lower: str, directory: Path | None = None) -> AsyncIterator[DelayingProxy]:
     """Route the engine's connections to a lower cluster through a proxy, by the port in its kubeconfig.
 
     `directory` is that of the kubeconfig, None for the sandbox's.
     """
     server = sandbox.clusters[lower].server
-    made = Detour(server)
+    made = DelayingProxy(server)
     async with await asyncio.start_server(made.serve, "127.0.0.1", 0) as listening:
         port = listening.sockets[0].getsockname()[1]
         kubeconfig = (directory or sandbox.directory) / f"{lower}.kubeconfig"
@@ -105,7 +105,7 @@ async def detour(sandbox: Sandbox, lower: str, directory: Path | None = None) ->
             await made.close()
 
 
-async def turn(trial: Trial, slow: Detour, tag: str, pods: int, *, well: bool) -> float:
+async def turn(trial: Trial, slow: DelayingProxy, tag: str, pods: int, *, well: bool) -> float:
     """Load all lower clusters; return the seconds until the pods of the third one are Ready."""
     if not well:
         trial.sandbox.suspend(STOPPED, APISERVER)
@@ -116,21 +116,21 @@ async def turn(trial: Trial, slow: Detour, tag: str, pods: int, *, well: bool) -
     if not well:
         trial.sandbox.resume(STOPPED, APISERVER)
         slow.late = 0.0
-    await trial.settled(pods * len(names), SETTLED_IN)
+    await trial.wait_until_settled(pods * len(names), SETTLED_IN)
     await trial.remove(*names)
     return round(max(found.ready.values()), 3)
 
 
-async def scenario(sandbox: Sandbox, given: Namespace) -> dict[str, Any]:
+async def scenario(sandbox: Sandbox, args: Namespace) -> dict[str, Any]:
     """Take turns with and without faults, and compare the medians."""
     runs: dict[bool, list[float]] = {True: [], False: []}
-    async with detour(sandbox, SLOW) as slow, Trial(sandbox) as trial:
+    async with delaying_proxy(sandbox, SLOW) as slow, Trial(sandbox) as trial:
         await trial.start_engine_and_nodes()
-        for number in range(given.rounds):
+        for number in range(args.rounds):
             for well in (True, False):
-                await calm()
+                await wait_until_machine_idle()
                 tag = f"{'well' if well else 'ill'}-{number}"
-                runs[well].append(await turn(trial, slow, tag, given.pods // len(trial.lowers), well=well))
+                runs[well].append(await turn(trial, slow, tag, args.pods // len(trial.lowers), well=well))
                 print(f"round={number} {'undisturbed' if well else 'disturbed'}={runs[well][-1]}", flush=True)
     ratio = round(statistics.median(runs[False]) / statistics.median(runs[True]), 3)
     broken = [f"the third lower took {ratio} x as long, at most {SLOWER_AT_MOST}"] if ratio > SLOWER_AT_MOST else []
@@ -138,4 +138,4 @@ async def scenario(sandbox: Sandbox, given: Namespace) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(run("isolation", scenario, Options(lowers=3), pods=150, rounds=5, words=__doc__ or ""))
+    sys.exit(run("isolation", scenario, Options(lowers=3), pods=150, rounds=5, doc=__doc__ or ""))

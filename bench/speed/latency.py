@@ -12,11 +12,11 @@ import time
 from typing import Any
 
 from bench.kit.oracles import is_ready
-from bench.kit.parties import Turn
+from bench.kit.participants import Turn
 from bench.kit.sites import PODS, Site
 from bench.kit.workload import pod as pod_of
+from bench.speed.comparison import NAMESPACE, Race, main
 from bench.speed.makespan import percentile
-from bench.speed.race import NAMESPACE, Race, main
 
 GROUP = "latency"
 LIMIT = 60.0

@@ -13,12 +13,12 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from bench.kit.children import Usage
+from bench.kit.child_processes import Usage
 from bench.kit.oracles import is_ready
-from bench.kit.parties import ALIKE, PARTIES, Turn
+from bench.kit.participants import ALIKE, PARTICIPANTS, Turn
 from bench.kit.sites import DEPLOYMENTS, PODS, NotInTime, Site, until_gone
 from bench.kit.workload import deployment
-from bench.speed.race import LIMIT, NAMESPACE, Race, main
+from bench.speed.comparison import LIMIT, NAMESPACE, Race, main
 
 FIELDS = ("last_ready_s", "p50_s", "p99_s", "all_gone_s", "cpu_s", "cpu_ms_pod", "rss_mib")
 BAR = 1.15
@@ -30,7 +30,7 @@ A ReplicaSet creates 500 pods at a time, and waits for all of them before the ne
 """
 
 
-class Sightings:
+class ReadyTimes:
     """When each pod was first observed, and first observed Ready: seconds since the Deployment was created."""
 
     def __init__(self) -> None:
@@ -70,9 +70,9 @@ def labelled(*names: str) -> str:
     return f"labelSelector=app%20in%20({','.join(names)})"
 
 
-async def all_ready(site: Site, query: str, pods: int, begin: float, limit: float = LIMIT) -> Sightings:
+async def all_ready(site: Site, query: str, pods: int, begin: float, limit: float = LIMIT) -> ReadyTimes:
     """Watch the selected pods until so many are Ready; `begin` is on the monotonic clock."""
-    found = Sightings()
+    found = ReadyTimes()
     try:
         async with asyncio.timeout(limit):
             async for _, pod in site.watch(PODS.format(NAMESPACE), query):
@@ -110,7 +110,7 @@ async def run(turn: Turn, pods: int) -> dict[str, Any]:
     }
 
 
-RACE = Race("makespan-{pods}", run, FIELDS, "last_ready_s", BAR, (*PARTIES, ALIKE))
+RACE = Race("makespan-{pods}", run, FIELDS, "last_ready_s", BAR, (*PARTICIPANTS, ALIKE))
 
 if __name__ == "__main__":
     sys.exit(main(RACE, 1000, __doc__))

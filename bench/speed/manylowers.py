@@ -23,9 +23,9 @@ from urllib.parse import urlsplit
 import yaml
 
 from bench.kit import oracles
-from bench.kit.children import ROOT, Child, after
+from bench.kit.child_processes import ROOT, Child, after
 from bench.kit.clusters import on_clusters
-from bench.kit.parties import is_usable, remove_nodes
+from bench.kit.participants import is_usable, remove_nodes
 from bench.kit.reporting import RESULTS, keep, verdict
 from bench.kit.rig import with_own_ports
 from bench.kit.sites import DEPLOYMENTS, NODES, PODS, Manifest, until, until_gone
@@ -52,7 +52,7 @@ class Case(NamedTuple):
     served: int
 
 
-class Course:
+class LowersTrial:
     """An engine with the lower clusters and limits of one case, and the checks."""
 
     def __init__(self, trial: Trial, case: Case) -> None:
@@ -110,7 +110,7 @@ class Course:
 
     async def unsaid(self) -> list[str]:
         """Return where the limit that is needed is missing, or is stated without need."""
-        words = f"{self.case.lowers} lower clusters need {OWN + EACH * self.case.lowers}"
+        expected_text = f"{self.case.lowers} lower clusters need {OWN + EACH * self.case.lowers}"
         places = {
             "the log": self.child.log.read_text(),
             "status": await self._told("status", "-f", str(self.file)),
@@ -121,8 +121,8 @@ class Course:
                 places[f"node {name}"] = _messages(node)
         is_short = self.case.served < self.case.lowers
         manner = "does not say" if is_short else "says without need"
-        wrong = [place for place, text in places.items() if (words in text) != is_short]
-        return [f"{self.case.name}: {place} {manner}: {words}" for place in wrong]
+        wrong = [place for place, text in places.items() if (expected_text in text) != is_short]
+        return [f"{self.case.name}: {place} {manner}: {expected_text}" for place in wrong]
 
     async def cleared(self) -> None:
         """Delete the pods, and wait until they are removed from the lower clusters."""
@@ -163,43 +163,43 @@ def _messages(node: Manifest) -> str:
 
 async def tried(trial: Trial, case: Case, pods: int) -> dict[str, Any]:
     """Run an engine in one case; return the measurements and the failures."""
-    course = Course(trial, case)
+    trial_run = LowersTrial(trial, case)
     try:
-        await until(course.nodes_are_ready, "nodes are Ready", LIMIT, LOOK)
-        ready = course.passed()
+        await until(trial_run.nodes_are_ready, "nodes are Ready", LIMIT, LOOK)
+        ready = trial_run.passed()
         await asyncio.sleep(SETTLED)
-        idle = course.descriptors()
-        found = {**case._asdict(), "nodes_ready_s": ready, "pods": pods * case.served, **await course.burst(pods)}
-        broken = [*await course.unsaid(), *await course.wrong(pods)]
+        idle = trial_run.descriptors()
+        found = {**case._asdict(), "nodes_ready_s": ready, "pods": pods * case.served, **await trial_run.burst(pods)}
+        broken = [*await trial_run.unsaid(), *await trial_run.wrong(pods)]
         await asyncio.sleep(SETTLED)
-        after, rss = course.descriptors(), course.child.usage().rss
-        await course.cleared()
+        after, rss = trial_run.descriptors(), trial_run.child.usage().rss
+        await trial_run.cleared()
     finally:
-        course.child.stop()
+        trial_run.child.stop()
     await remove_nodes(trial.upper)
     result = {**found, "descriptors_idle": idle, "descriptors_after": after, "rss_mib": rss >> 20, "broken": broken}
     print(" ".join(f"{key}={value}" for key, value in result.items()), flush=True)
     return result
 
 
-async def scenario(sandbox: Sandbox, given: Namespace) -> dict[str, Any]:
+async def scenario(sandbox: Sandbox, args: Namespace) -> dict[str, Any]:
     """Try each case."""
     async with Trial(sandbox) as trial:
-        runs = [await tried(trial, case, given.pods) for case in cases(len(trial.lowers))]
-    return {"runs": runs, "broken": [words for one in runs for words in one["broken"]]}
+        runs = [await tried(trial, case, args.pods) for case in cases(len(trial.lowers))]
+    return {"runs": runs, "broken": [expected_text for one in runs for expected_text in one["broken"]]}
 
 
 def main() -> int:
     """Parse the arguments, try the cases and store the result; return the exit code."""
     parser = ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--lowers", type=int, default=24, help="at most 26")
-    parser.add_argument("--pods", type=int, default=5, help="on each lower")
-    parser.add_argument("--sandbox", type=Path, help="the directory of one that runs, instead of one of its own")
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    given = parser.parse_args()
-    options = Options(lowers=given.lowers, nodes=1)
-    kubernetes, result = on_clusters(lambda sandbox, _scratch: scenario(sandbox, given), given.sandbox, options)
-    path = keep(given.results, "manylowers", kubernetes, result)
+    parser.add_argument("--lowers", type=int, default=24, help="the number of lower clusters, at most 26")
+    parser.add_argument("--pods", type=int, default=5, help="the number of pods in each lower cluster")
+    parser.add_argument("--sandbox", type=Path, help="the directory of a running sandbox; default: start one")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="the folder in which to write the result")
+    args = parser.parse_args()
+    options = Options(lowers=args.lowers, nodes=1)
+    kubernetes, result = on_clusters(lambda sandbox, _scratch: scenario(sandbox, args), args.sandbox, options)
+    path = keep(args.results, "manylowers", kubernetes, result)
     return verdict("manylowers", result["broken"], path)
 
 

@@ -40,16 +40,16 @@ class Slices:
 
     def __init__(self, lowers: Iterable[str]) -> None:
         self.lags: list[float] = []
-        self._told: dict[str, list[tuple[float, Content | None]]] = defaultdict(list)
+        self._recorded: dict[str, list[tuple[float, Content | None]]] = defaultdict(list)
         self._seen: dict[str, dict[str, Content | None]] = {lower: {} for lower in lowers}
         self._done: dict[str, dict[str, int]] = {lower: defaultdict(int) for lower in lowers}
 
     def above(self, now: float, name: str, state: Content | None) -> None:
         """Record an upper state, None for deleted; a state without a relevant change is ignored."""
-        told = self._told[name]
-        if (told[-1][1] if told else None) == state:
+        changes = self._recorded[name]
+        if (changes[-1][1] if changes else None) == state:
             return
-        told.append((now, state))
+        changes.append((now, state))
         for lower in self._seen:
             self._compare(now, lower, name)
 
@@ -61,24 +61,24 @@ class Slices:
     @property
     def changes(self) -> int:
         """The number of upper states."""
-        return sum(len(told) for told in self._told.values())
+        return sum(len(changes) for changes in self._recorded.values())
 
     def stale(self) -> list[str]:
         """Return the lower slices that differ from the upper ones, or for which there is no upper one."""
         found = []
         for lower, seen in self._seen.items():
-            for name in sorted(self._told.keys() | seen.keys()):
-                told = self._told.get(name)
-                if (told[-1][1] if told else None) != seen.get(name):
+            for name in sorted(self._recorded.keys() | seen.keys()):
+                changes = self._recorded.get(name)
+                if (changes[-1][1] if changes else None) != seen.get(name):
                     found.append(f"{lower}: slice {name} is not as it is above")
         return found
 
     def _compare(self, now: float, lower: str, name: str) -> None:
         """Measure the ages of all states up to the newest upper state that equals the lower one."""
-        told, done, state = self._told[name], self._done[lower][name], self._seen[lower].get(name)
-        for place in range(len(told) - 1, done - 1, -1):
-            if told[place][1] == state:
-                self.lags += [now - since for since, _ in told[done : place + 1]]
+        changes, done, state = self._recorded[name], self._done[lower][name], self._seen[lower].get(name)
+        for place in range(len(changes) - 1, done - 1, -1):
+            if changes[place][1] == state:
+                self.lags += [now - since for since, _ in changes[done : place + 1]]
                 self._done[lower][name] = place + 1
                 return
 
@@ -107,7 +107,7 @@ class Readiness:
             if known not in self._pods.values():
                 self._await(now, known, wanted=False)
 
-    def told(self, now: float, cluster: str, place: tuple[str, str], addresses: frozenset[str]) -> None:
+    def record(self, now: float, cluster: str, place: tuple[str, str], addresses: frozenset[str]) -> None:
         """Record which addresses of a slice, by Service and name, are ready in a cluster."""
         service, name = place
         self._ready[cluster][service][name] = addresses

@@ -35,7 +35,7 @@ class Line(NamedTuple):
 
     result: str
     field: str
-    words: str
+    text: str
     unit: str
 
 
@@ -60,7 +60,7 @@ class UseCase(NamedTuple):
     """
 
     name: str
-    words: str
+    text: str
     measured: Callable[[Results], str]
     command: str
 
@@ -105,7 +105,7 @@ USE_CASES = (
         "Edge sites",
         "A site that loses its connection keeps its pods, and affects no other site.",
         _away,
-        "python -m bench.faults.away",
+        "python -m bench.faults.unreachable",
     ),
     UseCase(
         "Maintenance from Git",
@@ -130,30 +130,30 @@ def figures(found: Results) -> str:
 
 def use_cases(found: Results) -> str:
     """Return the README's table of use cases, and its text about speed and cost."""
-    rows = [f"| **{one.name}** | {one.words} | {one.measured(found)} (`{one.command}`) |" for one in USE_CASES]
-    words = textwrap.fill(f"{_speed(found)} {_cost(found)}", WIDTH, break_long_words=False, break_on_hyphens=False)
-    return "\n".join(["| use case | how | measured |", "|---|---|---|", *rows, "", words])
+    rows = [f"| **{one.name}** | {one.text} | {one.measured(found)} (`{one.command}`) |" for one in USE_CASES]
+    summary = textwrap.fill(f"{_speed(found)} {_cost(found)}", WIDTH, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(["| use case | how | measured |", "|---|---|---|", *rows, "", summary])
 
 
-def rewritten(text: str, told: str) -> str:
+def rewritten(text: str, content: str) -> str:
     """Return a text with the figures between its markers; raises ValueError if these are missing."""
     before, _, rest = text.partition(BEGIN)
     inside, _, after = rest.partition(END)
     if not inside:
         raise ValueError(f"the text has no {BEGIN} … {END}")
-    return f"{before}{BEGIN}\n{told}\n{END}{after}"
+    return f"{before}{BEGIN}\n{content}\n{END}{after}"
 
 
 def pages(found: Results) -> dict[Path, str]:
     """Return the required text of each page with figures."""
-    told = {README: use_cases(found), PERFORMANCE: figures(found)}
-    return {page: rewritten(page.read_text(), text) for page, text in told.items()}
+    content = {README: use_cases(found), PERFORMANCE: figures(found)}
+    return {page: rewritten(page.read_text(), text) for page, text in content.items()}
 
 
 def _row(line: Line, result: dict[str, Any]) -> str:
     medians = result["medians"]
     cells = [_cell(medians[party].get(line.field), line.unit) for party in PARTIES]
-    return f"| {line.words} | {' | '.join(cells)} | {result['ratios']['ceiling'][line.field]:.2f} |"
+    return f"| {line.text} | {' | '.join(cells)} | {result['ratios']['ceiling'][line.field]:.2f} |"
 
 
 def _cell(value: float | None, unit: str) -> str:

@@ -62,7 +62,7 @@ class Watched:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def settled(self) -> bool:
+    async def wait_until_settled(self) -> bool:
         """Report whether every upper state is in the lower clusters; a watch that failed ends the program."""
         for task in self._tasks:
             if task.done():
@@ -101,7 +101,7 @@ class Watched:
     def _say_ready(self, side: str, cluster: str, found: Manifest, *, gone: bool) -> None:
         addresses = frozenset[str]() if gone else frozenset(ready(found))
         name = found["metadata"]["name"]
-        self.readiness[side].told(time.monotonic(), cluster, (service_of(found), name), addresses)
+        self.readiness[side].record(time.monotonic(), cluster, (service_of(found), name), addresses)
 
 
 def service(name: str) -> Manifest:
@@ -172,8 +172,8 @@ async def laid_out(trial: Trial, watched: Watched, names: list[str]) -> None:
     for name in names:
         await trial.upper.call("POST", SERVICES, service(name))
         await trial.upper.call("POST", DEPLOYMENTS.format(NAMESPACE), deployment(name, ENDPOINTS, grace=GRACE))
-    await trial.settled(len(names) * ENDPOINTS, ROLLED_IN)
-    await until(watched.settled, "slices are below", SETTLED_IN)
+    await trial.wait_until_settled(len(names) * ENDPOINTS, ROLLED_IN)
+    await until(watched.wait_until_settled, "slices are below", SETTLED_IN)
 
 
 async def rolled(trial: Trial, watched: Watched, names: list[str], rounds: int) -> dict[str, Any]:
@@ -183,8 +183,8 @@ async def rolled(trial: Trial, watched: Watched, names: list[str], rounds: int) 
     before, changes, used = writes(trial), watched.slices.changes, trial.engine.usage()
     for number in range(rounds):
         await roll(trial, names, number)
-        await trial.settled(len(names) * ENDPOINTS, ROLLED_IN)
-        await until(watched.settled, "slices are right", SETTLED_IN)
+        await trial.wait_until_settled(len(names) * ENDPOINTS, ROLLED_IN)
+        await until(watched.wait_until_settled, "slices are right", SETTLED_IN)
     after, now = writes(trial), trial.engine.usage()
     return {
         "changes_above": watched.slices.changes - changes,
@@ -237,7 +237,7 @@ async def cut_off(trial: Trial, watched: Watched, pods: int) -> dict[str, Any]:
         bound = [
             one for one in await trial.upper.items(PODS.format(NAMESPACE)) if one["spec"].get("nodeName") == victim
         ]
-        late = [words for words in watched.slices.stale() if words.startswith(other)]
+        late = [failure for failure in watched.slices.stale() if failure.startswith(other)]
         return bool(bound) and not any(map(is_ready, bound)) and not late
 
     began = time.monotonic()
@@ -248,18 +248,18 @@ async def cut_off(trial: Trial, watched: Watched, pods: int) -> dict[str, Any]:
     await asyncio.to_thread(trial.sandbox.restart, victim, APISERVER)
     back = time.monotonic()
     await asyncio.to_thread(trial.sandbox.restart, victim, CONTROLLERS)
-    await trial.settled(pods, ROLLED_IN)
-    await until(watched.settled, "slices are right again", SETTLED_IN)
+    await trial.wait_until_settled(pods, ROLLED_IN)
+    await until(watched.wait_until_settled, "slices are right again", SETTLED_IN)
     return {"out_s": round(seconds, 1), "back_s": round(time.monotonic() - back, 1)}
 
 
-async def scenario(sandbox: Sandbox, given: Namespace) -> dict[str, Any]:
+async def scenario(sandbox: Sandbox, args: Namespace) -> dict[str, Any]:
     """Run with the options of the command line."""
     async with Trial(sandbox) as trial:
-        result = await rolls(trial, given.pods, given.rounds, cut=True)
+        result = await rolls(trial, args.pods, args.rounds, cut=True)
     print(" ".join(f"{key}={value}" for key, value in result.items()), flush=True)
     return result
 
 
 if __name__ == "__main__":
-    sys.exit(run("services", scenario, Options(), pods=1000, rounds=2, words=__doc__ or ""))
+    sys.exit(run("services", scenario, Options(), pods=1000, rounds=2, doc=__doc__ or ""))

@@ -17,9 +17,9 @@ from statistics import median
 from typing import Any
 
 from bench.kit import audit
-from bench.kit.children import Usage
+from bench.kit.child_processes import Usage
 from bench.kit.oracles import not_quiet, upper_uid_of
-from bench.kit.parties import calm
+from bench.kit.participants import wait_until_machine_idle
 from bench.kit.sites import DEPLOYMENTS, PODS, until
 from bench.kit.trial import AGENT, NAMESPACE, Trial, run
 from bench.kit.workload import deployment
@@ -51,7 +51,7 @@ def usage(trial: Trial) -> Usage:
 
 async def idle(trial: Trial, seconds: float) -> tuple[float, Usage]:
     """Return the share of a core that the engine uses in a quiet period, and its usage at the end."""
-    await calm()
+    await wait_until_machine_idle()
     before = usage(trial)
     await asyncio.sleep(seconds)
     after = usage(trial)
@@ -80,7 +80,7 @@ async def filled(trial: Trial, pods: int) -> None:
         return bool(found["status"].get("readyReplicas", 0) == pods)
 
     await until(are_ready, f"{pods} pods are ready", SETTLED_IN)
-    await trial.settled(pods, SETTLED_IN)
+    await trial.wait_until_settled(pods, SETTLED_IN)
 
 
 async def listing(trial: Trial) -> float:
@@ -114,7 +114,7 @@ async def change_some(trial: Trial, number: int) -> list[str]:
     return names
 
 
-async def told_above(trial: Trial, name: str, number: int) -> float:
+async def first_status_at(trial: Trial, name: str, number: int) -> float:
     """Wait until an upper pod has that restart count; return the time (monotonic)."""
     async for _, pod in trial.upper.watch(PODS.format(NAMESPACE), f"fieldSelector=metadata.name%3D{name}"):
         if pod["status"]["containerStatuses"][0]["restartCount"] == number:
@@ -142,40 +142,44 @@ async def restart(trial: Trial, number: int, quiet: float) -> dict[str, Any]:
     names = await change_some(trial, number)
     paths = {f"{PODS.format(NAMESPACE)}/{name}/status" for name in names}
     lists = median([await listing(trial) for _ in range(3)])
-    await calm()
+    await wait_until_machine_idle()
     positions = {site.name: audit.position(site.audit_log) for site in (trial.upper, *trial.lowers.values())}
     begin = time.monotonic()
     trial.start_engine()
-    told = await asyncio.gather(*(told_above(trial, name, number) for name in names))
-    reconciled = max(*told, await at_rest(trial)) - begin
+    status_times = await asyncio.gather(*(first_status_at(trial, name, number) for name in names))
+    reconciled = max(*status_times, await at_rest(trial)) - begin
     await asyncio.sleep(quiet)
     seconds, needless = time.monotonic() - begin, []
     for site in (trial.upper, *trial.lowers.values()):
         writes = audit.writes(audit.read(site.audit_log, positions[site.name]), AGENT)
         rest = [one for one in writes if not (site is trial.upper and one["requestURI"].split("?")[0] in paths)]
         needless += not_quiet(rest, seconds, site.name)
-    found = {"first_status_s": min(told) - begin, "last_status_s": max(told) - begin, "reconciled_s": reconciled}
+    found = {
+        "first_status_s": min(status_times) - begin,
+        "last_status_s": max(status_times) - begin,
+        "reconciled_s": reconciled,
+    }
     return {**{name: round(value, 3) for name, value in {**found, "lists_s": lists}.items()}, "needless": needless}
 
 
-async def scenario(sandbox: Sandbox, given: Namespace) -> dict[str, Any]:
+async def scenario(sandbox: Sandbox, args: Namespace) -> dict[str, Any]:
     """Measure without pods, with pods, and after each restart."""
     async with Trial(sandbox) as trial:
         bare, start = await empty(trial)
-        await filled(trial, given.pods)
+        await filled(trial, args.pods)
         busy = usage(trial).rss
-        runs = [await restart(trial, number + 1, 10.0) for number in range(given.rounds)]
+        runs = [await restart(trial, number + 1, 10.0) for number in range(args.rounds)]
         for one in runs:
             print(" ".join(f"{key}={value}" for key, value in one.items()), flush=True)
-        share, after = await idle(trial, given.quiet)
+        share, after = await idle(trial, args.quiet)
         result = {
-            "idle_s": given.quiet,
+            "idle_s": args.quiet,
             "idle_share_of_a_core": round(share, 5),
             "start_without_pods_s": round(start, 3),
             "rss_without_pods_mib": bare >> 20,
             "rss_after_start_mib": after.rss >> 20,
             "rss_after_load_mib": busy >> 20,
-            "bytes_a_pod": (after.rss - bare) // given.pods,
+            "bytes_a_pod": (after.rss - bare) // args.pods,
             "runs": runs,
         }
         return {**result, "broken": _broken(result)}
@@ -183,17 +187,17 @@ async def scenario(sandbox: Sandbox, given: Namespace) -> dict[str, Any]:
 
 def _broken(result: dict[str, Any]) -> list[str]:
     """Return which bars are exceeded."""
-    said = [words for one in result["runs"] for words in one["needless"]]
+    failures = [failure for one in result["runs"] for failure in one["needless"]]
     for name, most in (("first_status_s", CAUGHT_UP_IN), ("reconciled_s", RECONCILED_IN)):
         beyond = median(one[name] - one["lists_s"] for one in result["runs"])
         if beyond > most:
-            said.append(f"{name} is {beyond:.2f} s beyond what the lists take, at most {most} s")
+            failures.append(f"{name} is {beyond:.2f} s beyond what the lists take, at most {most} s")
     if result["idle_share_of_a_core"] > CPU_AT_MOST:
-        said.append(f"idle at {result['idle_share_of_a_core']} of a core, at most {CPU_AT_MOST}")
+        failures.append(f"idle at {result['idle_share_of_a_core']} of a core, at most {CPU_AT_MOST}")
     if result["bytes_a_pod"] > POD_AT_MOST:
-        said.append(f"{result['bytes_a_pod']} bytes a pod, at most {POD_AT_MOST}")
-    return said
+        failures.append(f"{result['bytes_a_pod']} bytes a pod, at most {POD_AT_MOST}")
+    return failures
 
 
 if __name__ == "__main__":
-    sys.exit(run("steady", scenario, Options(nodes=6), pods=5000, rounds=3, words=__doc__ or ""))
+    sys.exit(run("steady", scenario, Options(nodes=6), pods=5000, rounds=3, doc=__doc__ or ""))

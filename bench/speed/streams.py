@@ -26,12 +26,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bench.kit.children import engine
+from bench.kit.child_processes import engine
 from bench.kit.oracles import is_ready
-from bench.kit.parties import calm, nodes_usable
+from bench.kit.participants import wait_until_machine_idle, wait_until_nodes_usable
 from bench.kit.reporting import RESULTS, keep, table, verdict
 from bench.kit.sites import PODS, Manifest, Site, until
-from bench.speed.firstbyte import first_bytes, late, summary
+from bench.speed.first_byte import first_bytes, late, summary
 from tensile.sandbox import real_node
 from tensile.sandbox.binaries import cache_directory
 from tensile.sandbox.real_node import IMAGE
@@ -69,7 +69,7 @@ class Place(NamedTuple):
         with stdin.open("rb") as source:
             subprocess.run(command, stdin=source, stdout=subprocess.DEVNULL, check=True, timeout=LIMIT)
 
-    def heard(self, cluster: str, *arguments: str) -> str:
+    def checked_output(self, cluster: str, *arguments: str) -> str:
         """Run kubectl to its end; return the sha256 of its output."""
         command = self.sandbox.kubectl_command("-n", NAMESPACE, *arguments, cluster=cluster)
         with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as process:
@@ -92,7 +92,7 @@ def timed(run: Callable[[], object]) -> float:
 def exec_out(place: Place, pod: Pod, cluster: str) -> float:
     """Time the output of a command, which must be the content."""
     begin = time.monotonic()
-    digest = place.heard(cluster, "exec", pod.name, "--", "cat", "big")
+    digest = place.checked_output(cluster, "exec", pod.name, "--", "cat", "big")
     assert digest == place.digest, f"{pod.name}: {cluster}: the output is not what it should be"
     return time.monotonic() - begin
 
@@ -188,7 +188,7 @@ def manifest(pod: Pod, megabytes: int) -> Manifest:
 async def made(place: Place, pods: Sequence[Pod]) -> str:
     """Create the upper pods and wait until they are ready; return the version of the clusters."""
     async with Site(place.sandbox.clusters[UPPER]) as site:
-        await nodes_usable(site, 2)
+        await wait_until_nodes_usable(site, 2)
         for pod in pods:
             await site.call("POST", PODS.format(NAMESPACE), manifest(pod, place.megabytes))
 
@@ -236,47 +236,49 @@ def judged(place: Place, pods: Sequence[Pod], runs: Sequence[dict[str, Any]]) ->
     return found, broken
 
 
-def measure(place: Place, given: argparse.Namespace, port: int, *, is_real: bool) -> int:
+def measure(place: Place, args: argparse.Namespace, port: int, *, is_real: bool) -> int:
     """Run all measurements with an engine, store and print the results; return the exit code."""
     pods = [Pod("in-name-only", NAMED, port), *([Pod("real-node", REAL, HTTP_PORT)] if is_real else ())]
     child = engine(place.sandbox, place.sandbox.directory / "engine.log")
     try:
         kubernetes = asyncio.run(made(place, pods))
-        asyncio.run(calm())
-        first = asyncio.run(first_bytes(place.sandbox, {pod.name: pod.lower for pod in pods}, given.first))
+        asyncio.run(wait_until_machine_idle())
+        first = asyncio.run(first_bytes(place.sandbox, {pod.name: pod.lower for pod in pods}, args.first))
         print("\n".join(summary(first)), flush=True)
         for pod in pods:
             put(place, pod)
-        runs = rounds_of(place, pods, given.rounds, given.only)
+        runs = rounds_of(place, pods, args.rounds, args.only)
     finally:
         child.stop()
     found, broken = judged(place, pods, runs)
-    whole = {"megabytes": place.megabytes, "rounds": given.rounds, "bar": BAR, "medians_mb_s": found}
+    whole = {"megabytes": place.megabytes, "rounds": args.rounds, "bar": BAR, "medians_mb_s": found}
     whole |= {"first_byte": first, "runs": runs}
-    return verdict("streams", broken + late(first), keep(given.results, given.result, kubernetes, whole))
+    return verdict("streams", broken + late(first), keep(args.results, args.result, kubernetes, whole))
 
 
 def main() -> int:
     """Parse the arguments, start a sandbox and measure."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--megabytes", type=int, default=100)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", nargs="+", choices=list(STREAMS), default=list(STREAMS))
-    parser.add_argument("--first", type=int, default=25, help="how often the time to the first byte is taken")
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--result", default="streams", help="the name of the file of results")
-    given = parser.parse_args()
+    parser.add_argument("--megabytes", type=int, default=100, help="the megabytes that each stream transfers")
+    parser.add_argument("--rounds", type=int, default=5, help="the number of rounds")
+    parser.add_argument(
+        "--only", nargs="+", choices=list(STREAMS), default=list(STREAMS), help="run only these kinds of streams"
+    )
+    parser.add_argument("--first", type=int, default=25, help="how many times to measure the time to the first byte")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="the folder in which to write the result")
+    parser.add_argument("--result", default="streams", help="the name of the result file, without .json")
+    args = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         why = real_node.obstacle((folder, cache_directory(os.environ)), os.environ)
         print(f"without a real node: {why}" if why else "with a real node")
         content = folder / "content"
-        digest = drawn(content, given.megabytes)
+        digest = drawn(content, args.megabytes)
         options = Options(nodes=1, real_node=not why)
         with Sandbox.start(folder / "sandbox", options) as sandbox, served(content) as port:
             sandbox.adopt("engine.log")
-            place = Place(sandbox, content, digest, folder / "received", given.megabytes)
-            return measure(place, given, port, is_real=not why)
+            place = Place(sandbox, content, digest, folder / "received", args.megabytes)
+            return measure(place, args, port, is_real=not why)
 
 
 def drawn(path: Path, megabytes: int) -> str:

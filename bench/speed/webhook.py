@@ -21,11 +21,11 @@ from typing import Any
 
 import orjson
 
-from bench.kit.children import Child
+from bench.kit.child_processes import Child
 from bench.kit.clusters import on_clusters
 from bench.kit.reporting import RESULTS, keep, verdict
 from bench.kit.sites import PODS, Manifest, Refused, Site, until
-from bench.speed.heavy import SIZES, crossing, heavy
+from bench.speed.heavy_reviews import SIZES, heavy_review, volume_review
 from bench.speed.makespan import percentile
 from tensile.names import VIRTUAL_POD
 from tensile.policy.webhook.admission import MutationTerms
@@ -82,8 +82,8 @@ def cost(stored: Manifest, reviews: int = REVIEWS) -> float:
 
 def worst() -> tuple[float, str]:
     """Return the CPU milliseconds of the most expensive review, the best of three tries, and its name."""
-    every = [(f"{name}, {size >> 10} KiB", body) for size in SIZES for name, body in heavy(size)]
-    every += [(f"{first} terms and {second}", crossing(first, second)) for first, second in CROSSED]
+    every = [(f"{name}, {size >> 10} KiB", body) for size in SIZES for name, body in heavy_review(size)]
+    every += [(f"{first} terms and {second}", volume_review(first, second)) for first, second in CROSSED]
     return max((round(min(_series(body, 1, 3)) / 1000, 1), name) for name, body in every)
 
 
@@ -124,14 +124,14 @@ def milliseconds(taken: list[float]) -> dict[str, float]:
 def topology(sandbox: Sandbox, directory: Path) -> Path:
     """Write a topology whose webhook is on loopback; without lower clusters the engine does nothing else."""
     with socket.create_server(("127.0.0.1", 0)) as hook, socket.create_server(("127.0.0.1", 0)) as telemetry:
-        port, told = hook.getsockname()[1], telemetry.getsockname()[1]
+        port, telemetry_port = hook.getsockname()[1], telemetry.getsockname()[1]
     found = {
         "apiVersion": "tensile-kube.io/v1alpha1",
         "kind": "Topology",
         "name": "webhook",
         "upper": {"kubeconfig": str(sandbox.directory / "upper.kubeconfig")},
         "lowers": [],
-        "telemetry": {"port": told},
+        "telemetry": {"port": telemetry_port},
         "webhook": {"enabled": True, "bind": "127.0.0.1", "port": port, "url": f"https://127.0.0.1:{port}/mutate"},
     }
     path = directory / "topology.yaml"
@@ -145,7 +145,7 @@ async def measured(sandbox: Sandbox, directory: Path, pods: int, rounds: int) ->
     child = Child(command, sandbox, directory / "webhook.log")
     try:
         async with Site(sandbox.clusters[UPPER]) as site:
-            await until(lambda: _is_heeded(site), "the webhook is asked", LIMIT)
+            await until(lambda: _is_called(site), "the apiserver calls the webhook", LIMIT)
             stored = await site.call("POST", f"{PODS.format(NAMESPACE)}?dryRun=All", pod("asked", opted=False))
             runs = [await _round(site, number, pods) for number in range(rounds)]
             used = child.usage()
@@ -168,7 +168,7 @@ async def measured(sandbox: Sandbox, directory: Path, pods: int, rounds: int) ->
     }
 
 
-async def _is_heeded(site: Site) -> bool:
+async def _is_called(site: Site) -> bool:
     found = await site.call("POST", f"{PODS.format(NAMESPACE)}?dryRun=All", pod("asked", opted=True))
     return "annotations" in found["metadata"]
 
@@ -207,17 +207,17 @@ def _added(runs: list[dict[str, Any]], field: str) -> float:
 def main() -> int:
     """Parse the arguments, measure and store the result; return the exit code."""
     parser = ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--pods", type=int, default=2000)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    given = parser.parse_args()
+    parser.add_argument("--pods", type=int, default=2000, help="the number of pods to create in each turn")
+    parser.add_argument("--rounds", type=int, default=3, help="the number of rounds")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="the folder in which to write the result")
+    args = parser.parse_args()
 
     async def scenario(sandbox: Sandbox, scratch: Path) -> dict[str, Any]:
         """Measure on new clusters."""
-        return judged(await measured(sandbox, scratch, given.pods, given.rounds))
+        return judged(await measured(sandbox, scratch, args.pods, args.rounds))
 
     kubernetes, result = on_clusters(scenario)
-    path = keep(given.results, "webhook", kubernetes, {"pods": given.pods, "rate": RATE, **result})
+    path = keep(args.results, "webhook", kubernetes, {"pods": args.pods, "rate": RATE, **result})
     return verdict("webhook", result["broken"], path)
 
 

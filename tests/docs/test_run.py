@@ -25,6 +25,7 @@ NOT_RUN = {
     "docs/howto/migrate-from-tensile-kube.md": 5,
     "docs/howto/restore.md": 1,
     "docs/howto/spark.md": 1,
+    "docs/howto/storage.md": 2,
     "docs/image.md": 2,
     "docs/install.md": 3,
     "docs/upgrade.md": 2,

@@ -21,7 +21,7 @@ from plankit import planned_changes, without_capacity_changes
 from programkit import running_program
 from sitekit import LIMIT, Manifest, is_ready
 
-from bench.kit.granting import grant, path_of, singles
+from bench.kit.rbac import grant, path_of, split_rule
 from tensile.deploy.setup import candidate_roles
 from tensile.names import HISTORY_SUFFIX
 from tensile.sandbox.sandbox import Sandbox
@@ -275,7 +275,7 @@ async def account(
     for one in objects:
         one["metadata"] = {**one["metadata"], "name": name}
         if "rules" in one:
-            rules = [single for rule in one["rules"] for single in singles(rule)]
+            rules = [single for rule in one["rules"] for single in split_rule(rule)]
             one["rules"] = [single for single in rules if (single["resourceNames"][0], single["verbs"][0]) != missing]
         else:
             one["roleRef"] = {**one["roleRef"], "name": name}
@@ -305,7 +305,7 @@ def verbs() -> Iterator[tuple[str, str]]:
     """Yield each verb on each ConfigMap that the Role of the CI account contains."""
     _, role, _ = candidate_roles("any", namespace="any", configmap=NAME)
     for rule in role["rules"]:
-        for single in singles(rule):
+        for single in split_rule(rule):
             yield single["resourceNames"][0], single["verbs"][0]
 
 

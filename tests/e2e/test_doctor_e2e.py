@@ -13,7 +13,7 @@ from enginekit import LOWERS, UPPER, A, B, CommandResult, Edit, EngineHarness, e
 from sitekit import Manifest, is_ready
 
 from bench.kit import audit
-from bench.kit.granting import effective, grant, roles_of
+from bench.kit.rbac import grant, roles_of, wait_until_effective
 from tensile.sandbox.sandbox import Sandbox
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
@@ -133,7 +133,7 @@ async def _granted(harness: UngrantedEngineHarness) -> tuple[int, list[dict[str,
     """Wait until the apiservers apply the grants, and run doctor again."""
     slices = {"verb": "list", "group": "discovery.k8s.io", "resource": "endpointslices"}
     for site in harness.sites.values():
-        await effective(site, harness.user, slices)
+        await wait_until_effective(site, harness.user, slices)
     return await harness.doctor()
 
 

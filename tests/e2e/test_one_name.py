@@ -20,7 +20,7 @@ from mapkit import KEY, NAME, MapProgram
 from programkit import running_program
 from sitekit import Manifest
 
-from bench.kit.granting import grant, path_of, roles_of
+from bench.kit.rbac import grant, path_of, roles_of
 from bench.kit.spareports import spare_ports
 from tensile.sandbox.sandbox import Sandbox
 

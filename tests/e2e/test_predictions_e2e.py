@@ -6,7 +6,7 @@ import pytest
 
 from bench.conformance.predictions.__main__ import scenario
 from bench.conformance.predictions.cases import CASES
-from bench.conformance.predictions.comparing import (
+from bench.conformance.predictions.comparison import (
     NOWHERE,
     ObservedPod,
     PredictedMove,
@@ -16,7 +16,7 @@ from bench.conformance.predictions.comparing import (
     of_drain,
     of_plan,
 )
-from bench.conformance.predictions.stage import THREE, A, B, C
+from bench.conformance.predictions.setup import THREE, A, B, C
 from tensile.sandbox.sandbox import Sandbox
 
 PLAYED = ("partial-fit", "two-owners", "limit", "drained-blindly")

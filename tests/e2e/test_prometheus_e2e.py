@@ -11,8 +11,8 @@ import yaml
 from enginekit import UPPER, EngineHarness
 from fences import ROOT, fences
 
-from bench.kit.granting import path_of
 from bench.kit.prometheus import program, running
+from bench.kit.rbac import path_of
 from bench.kit.sites import Manifest
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]

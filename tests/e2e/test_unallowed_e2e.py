@@ -12,7 +12,7 @@ from mapkit import MapProgram
 from programkit import running_program
 from sitekit import Manifest, is_true
 
-from bench.kit.granting import everything, roles_of
+from bench.kit.rbac import enable_all_features, roles_of
 from tensile.sandbox.sandbox import Sandbox
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
@@ -22,7 +22,7 @@ WITH_RIGHTS = ["PV", "Service", "RBAC", "ServiceAccount"]
 
 def as_it_was(file: Manifest) -> None:
     """Make a topology enable everything but the RBAC controller."""
-    everything(file)
+    enable_all_features(file)
     file["controllers"] = [one for one in WITH_RIGHTS if one != "RBAC"]
 
 

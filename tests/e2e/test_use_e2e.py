@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from enginekit import UPPER, A, EngineHarness, edit_lower
 
-from bench.kit.faultproxy.keys import signer_of
+from bench.kit.faultproxy.tls import signer_of
 from tensile.sandbox.credentials import ADMINISTRATORS
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]

@@ -7,7 +7,7 @@ import pytest
 from enginekit import A, B, EngineHarness, edit_lower, running_engine, wait_until
 from sitekit import Manifest, condition_of, is_ready
 
-from bench.speed.isolation import Detour, detour
+from bench.speed.isolation import DelayingProxy, delaying_proxy
 from tensile.names import UNREACHABLE_TAINT
 from tensile.sandbox.sandbox import Sandbox
 
@@ -23,8 +23,8 @@ class DetouredLower:
     """A detour to a lower of a harness, as a context manager."""
 
     def __init__(self, sandbox: Sandbox, directory: Path) -> None:
-        self._open = detour(sandbox, A, directory)
-        self.detour: Detour
+        self._open = delaying_proxy(sandbox, A, directory)
+        self.detour: DelayingProxy
 
     async def __aenter__(self) -> None:
         self.detour = await self._open.__aenter__()
@@ -66,7 +66,7 @@ async def test_an_evicted_pod_runs_elsewhere_and_is_removed_once_its_cluster_is_
     ) as harness:
         old = await deployed(harness)
         (copy,) = await lower_pods(harness, A)
-        await way.detour.part()
+        await way.detour.disconnect()
         await wait_until(lambda: harness.engine.clusters.fleet[A].silent)
         harness.clock_offset = LONG
         pods = await harness.upper.until_all(harness.path("pods"), lambda found: on(found, harness.nodes[B]))
@@ -75,7 +75,7 @@ async def test_an_evicted_pod_runs_elsewhere_and_is_removed_once_its_cluster_is_
         assert condition_of(left, "DisruptionTarget")["reason"] == "LowerUnreachable"
         assert left["status"]["phase"] == "Running"
         assert [pod["metadata"]["uid"] for pod in await lower_pods(harness, A)] == [copy["metadata"]["uid"]]
-        way.detour.mend()
+        way.detour.restore()
         await harness.sites[A].until_all(harness.path("pods"), lambda found: not found)
         await harness.upper.gone(harness.pod_path(old["metadata"]["name"]))
         node = f"/api/v1/nodes/{harness.nodes[A]}"
@@ -120,11 +120,11 @@ async def test_an_engine_that_starts_creates_no_second_pod_of_a_name_before_a_lo
         await harness.upper.until(
             harness.pod_path("web-0"), lambda pod: pod["metadata"]["uid"] != old and pod["spec"].get("nodeName")
         )
-        await way.detour.part()
+        await way.detour.disconnect()
         await harness.start(await_nodes=False)
         await pinned(harness, B)
         assert (names(await lower_pods(harness, A)), names(await lower_pods(harness, B))) == ({"web"}, {"pinned"})
-        way.detour.mend()
+        way.detour.restore()
         await harness.upper.until(harness.pod_path("web-0"), is_ready)
         assert (names(await lower_pods(harness, A)), names(await lower_pods(harness, B))) == (set(), {"pinned", "web"})
         await harness.upper.delete(harness.path("statefulsets", "web", api=APPS))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.faults.credentials import FILE_SWAPS, OTHER_SWAPS, ordeal
+from bench.faults.credentials import FILE_SWAPS, OTHER_SWAPS, run_swap
 from bench.kit.trial import Trial
 from tensile.sandbox.sandbox import Sandbox
 
@@ -18,5 +18,5 @@ async def test_a_swap_of_credentials_or_clusters_loses_no_pod_and_new_pods_run_w
     """No pod is deleted or restarted, and a wrong cluster is reported and not written to."""
     async with Trial(fragile) as trial:
         await trial.start_engine_and_nodes()
-        (result,) = await ordeal(trial, SWAPS[kind](trial), pods=2, rounds=1)
+        (result,) = await run_swap(trial, SWAPS[kind](trial), pods=2, rounds=1)
     assert result["broken"] == []

@@ -5,10 +5,22 @@ from typing import Any
 
 import pytest
 
-from bench.faults.denials import KINDS, Field, Place, Sight, Trial, busiest, denied, judged, laid_out, most, said_at
-from bench.kit.faultproxy.asked import Asked
+from bench.faults.denials import (
+    KINDS,
+    PodStatusAt,
+    RefusalTarget,
+    RefusalTrial,
+    RefusalTrials,
+    busiest,
+    denied,
+    judged,
+    laid_out,
+    most,
+    reported_at,
+)
 from bench.kit.faultproxy.faults import Passed, Refused
 from bench.kit.faultproxy.journal import Journal
+from bench.kit.faultproxy.requests import ProxiedRequest
 from tensile.names import MIRRORED
 from tensile.sandbox.sandbox import Sandbox
 
@@ -34,18 +46,18 @@ def test_each_kind_of_refusal_has_another_name() -> None:
     assert len({kind.name for kind in KINDS}) == len(KINDS) == 14
 
 
-def observation(at: float, phase: str = "Pending", message: str = WORDS, reason: str = "Forbidden") -> Sight:
+def observation(at: float, phase: str = "Pending", message: str = WORDS, reason: str = "Forbidden") -> PodStatusAt:
     """Return an observation of a pod whose status has the reason why it waits."""
     conditions = [{"type": MIRRORED, "status": "False", "reason": "Forbidden", "message": message}]
-    return Sight(at, {"status": {"phase": phase, "reason": reason, "message": message, "conditions": conditions}})
+    return PodStatusAt(at, {"status": {"phase": phase, "reason": reason, "message": message, "conditions": conditions}})
 
 
 def test_the_reason_is_reported_once_status_and_condition_have_it() -> None:
     """The pod must be Pending too; any other observation does not count."""
-    bare = Sight(1.0, {"status": {"phase": "Pending"}})
-    assert said_at([bare, observation(3.0), observation(4.0)], WORDS) == 3.0
+    bare = PodStatusAt(1.0, {"status": {"phase": "Pending"}})
+    assert reported_at([bare, observation(3.0), observation(4.0)], WORDS) == 3.0
     for other in (bare, observation(2.0, "Failed"), observation(2.0, message="else"), observation(2.0, reason="Other")):
-        assert said_at([other], WORDS) == float("inf")
+        assert reported_at([other], WORDS) == float("inf")
 
 
 def test_attempts_are_counted_in_the_busiest_minute() -> None:
@@ -70,17 +82,17 @@ class FakeRig:
         self.journal = Journal()
 
 
-def trial(*moments: float, sights: list[Sight] | None = None) -> Trial:
+def trial(*moments: float, sights: list[PodStatusAt] | None = None) -> RefusalTrial:
     """Return a trial of one pod that was created at 0, with attempts at these moments."""
-    field = Field(FakeRig(), None, "")  # type: ignore[arg-type]
-    found = Trial(Place(field, KINDS[0]), 1)
-    found.made["pod-0"] = 0.0
-    found.sights["pod-0"] = [observation(0.2)] if sights is None else sights
-    write = Asked("lower-a", "create", "pods", "", "rig-quota", "pod-0")
+    field = RefusalTrials(FakeRig(), None, "")  # type: ignore[arg-type]
+    found = RefusalTrial(RefusalTarget(field, KINDS[0]), 1)
+    found.created_at["pod-0"] = 0.0
+    found.pod_statuses["pod-0"] = [observation(0.2)] if sights is None else sights
+    write = ProxiedRequest("lower-a", "create", "pods", "", "rig-quota", "pod-0")
     for at in moments:
-        field.rig.journal.note(write, Passed(), at)
-        field.rig.journal.note(write._replace(namespace="rig-other"), Passed(), at)
-    field.rig.journal.note(write, Passed(), 70.0).status = 201
+        field.rig.journal.add(write, Passed(), at)
+        field.rig.journal.add(write._replace(namespace="rig-other"), Passed(), at)
+    field.rig.journal.add(write, Passed(), 70.0).status = 201
     return found
 
 
@@ -98,7 +110,7 @@ def test_a_correct_trial_has_no_violations() -> None:
 @pytest.mark.parametrize(
     ("found", "given", "message"),
     [
-        (trial(0.1, 6.0, sights=[observation(5.2)]), {}, "quota: pod-0: said only after 5.2 s"),
+        (trial(0.1, 6.0, sights=[observation(5.2)]), {}, "quota: pod-0: reported only after 5.2 s"),
         (trial(*(float(at) for at in range(13))), {}, "quota: pod-0: 13 tries in a minute"),
         (trial(0.1), {}, "quota: pod-0: tried once, and not again"),
         (trial(0.1, 6.0, sights=[observation(0.2), observation(1.0, "Failed")]), {}, "quota: pod-0 Failed"),
@@ -107,21 +119,21 @@ def test_a_correct_trial_has_no_violations() -> None:
         (trial(0.1, 6.0), {"back": 31.0}, "quota: runs only 31.0 s after nothing refused it"),
     ],
 )
-def test_each_violation_of_a_trial_is_reported(found: Trial, given: dict[str, Any], message: str) -> None:
+def test_each_violation_of_a_trial_is_reported(found: RefusalTrial, given: dict[str, Any], message: str) -> None:
     """A trial with one violation has exactly one message."""
     assert judged(found, **{**GOOD, **given})["broken"] == [message]
 
 
 async def test_a_field_refuses_only_new_lower_pods_of_its_namespaces() -> None:
     """All other requests pass."""
-    field = Field(FakeRig(), None, "")  # type: ignore[arg-type]
+    field = RefusalTrials(FakeRig(), None, "")  # type: ignore[arg-type]
     fault = field.faults["n"] = Refused(413)
-    pod = Asked("lower-a", "create", "pods", "", "n", "web")
-    assert await field.meet(pod) == fault
+    pod = ProxiedRequest("lower-a", "create", "pods", "", "n", "web")
+    assert await field.fault_for(pod) == fault
     for other in (
         pod._replace(cluster="upper"),
         pod._replace(verb="patch"),
         pod._replace(subresource="status"),
         pod._replace(namespace="m"),
     ):
-        assert await field.meet(other) == Passed()
+        assert await field.fault_for(other) == Passed()

@@ -10,9 +10,9 @@ import orjson
 import pytest
 
 from bench.conformance.diagnoses.__main__ import MOST_SECONDS, recognised
+from bench.conformance.diagnoses.other_setups import allowed, behind_a_service, own_address, reachable, read
 from bench.conformance.diagnoses.setup import SETUPS, Setup
-from bench.conformance.diagnoses.stage import LOWERS, Diagnosis, Stage
-from bench.conformance.diagnoses.works import allowed, behind_a_service, own_address, reachable, read
+from bench.conformance.diagnoses.topology_under_test import LOWERS, Diagnosis, TopologyUnderTest
 from bench.kit.sites import Refused, Site, until
 from tensile.diagnostics.doctor.facts import CHECKS
 from tensile.diagnostics.doctor.networks import dry_run_command
@@ -82,7 +82,7 @@ async def test_doctor_reports_no_failure_for_a_healthy_engine(sandbox: Sandbox, 
     """
     if not own_address():
         pytest.skip("this machine has no address but loopback, to which an apiserver does not proxy")
-    async with Stage(sandbox, tmp_path) as stage:
+    async with TopologyUnderTest(sandbox, tmp_path) as stage:
         ((port,),) = choose([1])
         url = f"https://127.0.0.1:{port}/mutate"
         stage.topology["webhook"] = {"enabled": True, "bind": "127.0.0.1", "port": port, "url": url}
@@ -120,7 +120,7 @@ async def test_doctor_tests_a_webhook_behind_a_service_through_the_upper_apiserv
     pair = self_signed("x", "hooks", ["hooks"], datetime.now(UTC), timedelta(days=1))
     server = WebhookListener(pair, lambda body: body)
     await server.start(own_address(), 0)
-    async with Stage(sandbox, tmp_path) as stage:
+    async with TopologyUnderTest(sandbox, tmp_path) as stage:
         await behind_a_service(stage, server.port)
         stage.open.push_async_callback(server.close)
         found = await stage.diagnosed()
@@ -136,8 +136,8 @@ async def test_doctor_tests_a_webhook_behind_a_service_through_the_upper_apiserv
 @pytest.mark.real
 async def test_doctor_skips_certificate_requests_that_the_engine_may_not_list(sandbox: Sandbox, tmp_path: Path) -> None:
     """A request waits for approval, but the engine's role cannot list it; doctor has the command to list it."""
-    async with Stage(sandbox, tmp_path) as stage:
-        await SETUPS["certificate that nobody approved"].prepare(stage)
+    async with TopologyUnderTest(sandbox, tmp_path) as stage:
+        await SETUPS["unapproved certificate"].prepare(stage)
         await allowed(stage, UPPER, without=("patch", "pods/status"))
         found = await stage.diagnosed()
     (skipped,) = (one for one in found.findings("skipped") if one[1] == "certificates")

@@ -1,4 +1,4 @@
-"""Tests of an engine that is killed at some writes; `python -m bench.faults.everywrite` does it at every write."""
+"""Tests of an engine that is killed at some writes; `python -m bench.faults.every_write` does it at every write."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from bench.faults.deeds import DEEDS, Workload
-from bench.faults.everywrite import MOMENTS, PATIENCE, Crash, every_write, together
-from bench.kit.faultproxy.asked import Asked
+from bench.faults.every_write import MOMENTS, PATIENCE, Crash, every_write, merged
+from bench.faults.workloads import WORKLOADS, Workload
 from bench.kit.faultproxy.faults import Dropped, Hung, Lost, Passed
+from bench.kit.faultproxy.requests import ProxiedRequest
 from bench.kit.rig import Rig
 from tensile.sandbox.sandbox import Sandbox
 
@@ -31,7 +31,7 @@ async def rigged(sandbox: Sandbox, directory: Path) -> AsyncIterator[Rig]:
     async with Rig(sandbox, directory) as made:
         assert not await made.is_ready()
         made.start()
-        await made.usable()
+        await made.wait_until_usable()
         assert await made.is_ready()
         yield made
 
@@ -51,7 +51,7 @@ async def test_an_engine_that_is_killed_at_a_write_reaches_the_same_final_state(
                 assert result["broken"] == []
                 assert result["strikes"] == len(numbers), deed.name
 
-    await asyncio.gather(struck(*DEEDS[:3]), struck(*DEEDS[3:]))
+    await asyncio.gather(struck(*WORKLOADS[:3]), struck(*WORKLOADS[3:]))
 
 
 def run(deed: str, moment: str, strikes: int, *broken: str) -> dict[str, object]:
@@ -63,16 +63,16 @@ def test_the_results_of_several_runs_are_merged() -> None:
     """A later run replaces an earlier one of its deed and moment, and results of unknown deeds are removed."""
     before = [run("create", "lost", 5, "old"), run("update", "before", 3, "kept"), run("dance", "lost", 9, "gone")]
     now = [run("create", "lost", 7), run("create", "before", 6)]
-    assert together(before, now) == {
+    assert merged(before, now) == {
         "strikes": 16,
         "runs": [run("create", "before", 6), run("create", "lost", 7), run("update", "before", 3, "kept")],
         "broken": ["kept"],
     }
 
 
-def write(name: str, verb: str = "patch") -> Asked:
+def write(name: str, verb: str = "patch") -> ProxiedRequest:
     """Return a write of a pod."""
-    return Asked("upper", verb, "pods", "", "shop", name)
+    return ProxiedRequest("upper", verb, "pods", "", "shop", name)
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
@@ -82,18 +82,18 @@ async def test_a_crash_happens_at_its_write_and_its_moment(moment: str) -> None:
     crash = Crash(2, moment, lambda call: call.name != "aside", lambda: calls.append("killed"))
     first, second = write("one"), write("two")
     for call in (write("aside"), write("one", "get"), first):
-        assert await crash.meet(call) == Passed()
-        await crash.carried_out(call, 200)
-        await crash.answered(call, 200)
-    assert (calls, crash.struck, crash.is_over) == ([], None, False)
+        assert await crash.fault_for(call) == Passed()
+        await crash.on_executed(call, 200)
+        await crash.on_responded(call, 200)
+    assert (calls, crash.interrupted_write, crash.is_over) == ([], None, False)
     fault = {"before": Dropped(), "after": Passed()}.get(moment, Lost())
-    assert await crash.meet(second) == fault
-    assert crash.struck == second
+    assert await crash.fault_for(second) == fault
+    assert crash.interrupted_write == second
     assert (calls, crash.is_over) == ((["killed"], True) if moment == "before" else ([], False))
-    await crash.carried_out(second, 200)
+    await crash.on_executed(second, 200)
     assert calls == (["killed"] if moment in ("before", "lost") else [])
-    await crash.answered(second, 200)
+    await crash.on_responded(second, 200)
     assert crash.is_over
     assert calls == ([] if moment == "cut" else ["killed"])
-    assert await crash.meet(write("three")) == (Passed() if moment == "cut" else Hung())
+    assert await crash.fault_for(write("three")) == (Passed() if moment == "cut" else Hung())
     assert (crash.is_again(write("two")), crash.is_again(first)) == (moment == "cut", False)

@@ -7,13 +7,13 @@ from random import Random
 
 import pytest
 
-from bench.faults import away
+from bench.faults import unreachable
 from bench.faults.crash import crash
+from bench.faults.crash_plan import draw
 from bench.faults.outage import Outage, lower_outage, upper_outage
 from bench.faults.pause import WAYS, pause
-from bench.faults.storm import draw
 from bench.kit.trial import Trial
-from bench.speed.firstbyte import first_bytes
+from bench.speed.first_byte import first_bytes
 from bench.speed.follow import follow
 from bench.speed.services import rolls
 from bench.speed.streams import Place, Pod, drawn, made, put, rounds_of
@@ -98,8 +98,8 @@ async def test_an_engine_outage_beyond_the_node_timeout_loses_no_pod(hasty: Sand
 
 async def test_an_unreachable_lower_loses_and_duplicates_no_pod(fragile: Sandbox) -> None:
     """The lower is disconnected or killed while pods end on both sides; only a pod that ended in the lower is lost."""
-    async with away.reached(fragile) as (trial, ways):
-        absences = [away.Absence("lower-a", "parted", 1.5), away.Absence("lower-b", "killed", 1.5)]
-        result = await away.outages(trial, ways, absences, 12)
+    async with unreachable.reached(fragile) as (trial, ways):
+        absences = [unreachable.Absence("lower-a", "parted", 1.5), unreachable.Absence("lower-b", "killed", 1.5)]
+        result = await unreachable.outages(trial, ways, absences, 12)
     assert result["broken"] == []
     assert [run["lost"] for run in result["runs"]] == [1, 0]

@@ -5,20 +5,20 @@ from collections.abc import Callable
 
 import pytest
 
-from bench.model.hostility.actions import MOST, SORTS, Play, thought_up
-from bench.model.hostility.arena import Arena
+from bench.model.hostility.actions import MOST, SORTS, ActionRunner, random_actions
 from bench.model.hostility.choices import RANGE, Choices
 from bench.model.hostility.forging import FINALIZER, KINDS, OTHER_MANAGER, Forgery, Known, pod_below, predecessor, thing
-from bench.model.hostility.hands import HONEST
 from bench.model.hostility.health import Health
 from bench.model.hostility.lateness import BOUND
-from bench.model.hostility.marks import BELOW, Marks
-from bench.model.hostility.playing import setting_of, wrong
+from bench.model.hostility.markers import BELOW, Markers
 from bench.model.hostility.real import engines
+from bench.model.hostility.runner import setting_of, wrong
 from bench.model.hostility.setting import SETTINGS, Setting
+from bench.model.hostility.simulation import TenantSimulation
+from bench.model.hostility.tenant_api import HONEST
 from bench.model.sequences.actions import Action, read
 from bench.model.sequences.model import LOWERS
-from bench.model.sequences.playing import in_no_time
+from bench.model.sequences.runner import run_in_virtual_time
 from tensile.names import FIELD_MANAGER, OWNER, UPPER_NAMESPACE, UPPER_UID
 from tensile.objects import (
     CONFIG_MAP,
@@ -44,13 +44,13 @@ MARK = "0123456789abcdef"
 def test_hostile_tenants_neither_reach_nor_delay_other_tenants(part: int) -> None:
     """No data of another tenant and no foreign object is affected, no honest pod is late, and the engine settles."""
     for seed in range(1 + part, 1 + SEQUENCES, PARTS):
-        assert wrong(thought_up(seed)) == [], seed
+        assert wrong(random_actions(seed)) == [], seed
 
 
 def test_a_sequence_is_determined_by_its_seed() -> None:
     """It can be replayed by its seed or its text, and every type of action and every setting occurs."""
-    every = [thought_up(seed) for seed in range(200)]
-    assert every == [thought_up(seed) for seed in range(200)]
+    every = [random_actions(seed) for seed in range(200)]
+    assert every == [random_actions(seed) for seed in range(200)]
     assert {action.sort for actions in every for action in actions} == {*SORTS, "setting"}
     assert {setting_of(actions) for actions in every} == set(SETTINGS)
     assert all(MOST // 3 < len(actions) <= MOST + 1 for actions in every)
@@ -72,7 +72,7 @@ def test_a_number_is_split_into_choices() -> None:
 
 def forged(number: int, make: Callable[[Choices, Known], Forgery]) -> Forgery:
     """Return what a hostile tenant writes who knows a few names and UIDs."""
-    marks = Marks()
+    marks = Markers()
     names, uids = {SECRET: ("database",), POD: ("web",)}, {POD: ("u-web",), SECRET: ("u-database",)}
     known = Known(MARK, "demo", uids, names, ("u-space", "aaa"), lambda: marks.new(BELOW))
     return make(Choices(number), known)
@@ -91,7 +91,7 @@ def test_forgeries_have_every_form() -> None:
 # Tests of the arena.
 
 
-Spoil = Callable[[Arena], object]
+Spoil = Callable[[TenantSimulation], object]
 
 
 def spoiled(setting: Setting, spoil: Spoil) -> list[str]:
@@ -99,28 +99,28 @@ def spoiled(setting: Setting, spoil: Spoil) -> list[str]:
 
     async def run() -> list[str]:
         """Run the scenario."""
-        arena = Arena(setting)
-        play = Play(arena)
+        arena = TenantSimulation(setting)
+        play = ActionRunner(arena)
         await arena.start()
         for action in read(["pod:0", "serve:0", "wait:3"]):
-            await play.carry_out(action)
-        await arena.calm()
-        assert list(arena.watchman.wrong) == []
+            await play.run(action)
+        await arena.wait_until_quiet()
+        assert list(arena.checker.wrong) == []
         done = spoil(arena)
         if asyncio.iscoroutine(done):
             await done
         arena.inspect()
-        arena.inspect_at_the_end()
+        arena.check_final_state()
         await arena.crash()
-        return list(arena.watchman.wrong)
+        return list(arena.checker.wrong)
 
-    return in_no_time(run)
+    return run_in_virtual_time(run)
 
 
 def puts(kind: Kind, namespace: str, of: str) -> Spoil:
     """Return an action that copies an object of tenant bank to a lower namespace that has none of its pods."""
 
-    def spoil(arena: Arena) -> None:
+    def spoil(arena: TenantSimulation) -> None:
         """Copy the object."""
         found = arena.find(Ref(UPPER, kind, "bank", of))
         assert found is not None
@@ -152,9 +152,9 @@ def test_the_watchman_reports_an_object_in_a_wrong_namespace(
 def test_the_watchman_reports_a_status_of_another_pod() -> None:
     """The message and the address of a hostile tenant's pod are two problems."""
 
-    def spoil(arena: Arena) -> None:
+    def spoil(arena: TenantSimulation) -> None:
         """Write the status."""
-        word = arena.ledger.marks.new(BELOW)
+        word = arena.ledger.markers.new(BELOW)
         status = {"phase": "Running", "podIP": "6.6.1.1", "message": word}
         arena.clusters[UPPER].alter(Ref(UPPER, POD, "bank", "web"), lambda one: one.update(status=status))
 
@@ -165,11 +165,11 @@ def test_the_watchman_reports_that_a_foreign_object_was_deleted() -> None:
     """It reports the request of the engine before it is carried out, and the missing object afterwards."""
     ref = Ref(A, SECRET, "team", "own")
 
-    async def spoil(arena: Arena) -> None:
+    async def spoil(arena: TenantSimulation) -> None:
         """Delete the object as the engine."""
         found = arena.find(ref)
         assert found is not None
-        await arena.ways[A].delete(ref, uid=uid(found))
+        await arena.connections[A].delete(ref, uid=uid(found))
 
     assert spoiled(Setting(), spoil) == [f"delete {ref}: is a stranger's", f"{ref} is a stranger's and was touched"]
 
@@ -179,19 +179,19 @@ def test_the_watchman_reports_a_late_pod() -> None:
 
     async def run() -> list[str]:
         """Play a pod that is bound while every connection of the engine is down."""
-        arena = Arena(Setting())
-        play = Play(arena)
+        arena = TenantSimulation(Setting())
+        play = ActionRunner(arena)
         await arena.start()
         watching = asyncio.get_running_loop().create_task(arena.watch())
-        for way in arena.ways.values():
+        for way in arena.connections.values():
             way.is_down = True
-        await play.carry_out(Action("pod", 0))
+        await play.run(Action("pod", 0))
         await asyncio.sleep(2 * BOUND)
         watching.cancel()
         await arena.crash()
-        return list(arena.watchman.wrong)
+        return list(arena.checker.wrong)
 
-    assert in_no_time(run) == ["bank/web in lower-a: is Pending above and not below for 5 s"]
+    assert run_in_virtual_time(run) == ["bank/web in lower-a: is Pending above and not below for 5 s"]
 
 
 def test_the_lower_hostile_tenant_only_creates_objects_in_its_own_namespace() -> None:
@@ -199,17 +199,19 @@ def test_the_lower_hostile_tenant_only_creates_objects_in_its_own_namespace() ->
 
     async def run() -> list[str]:
         """Run every type of hostile action many times."""
-        arena = Arena(Setting(ground="tenant"))
-        play = Play(arena)
+        arena = TenantSimulation(Setting(hostile_namespace="tenant"))
+        play = ActionRunner(arena)
         await arena.start()
         for number in range(20):
             for sort in ("pod", "forge", "mimic", "thing", "tamper", "flood", "tell", "pretend", "stuff"):
-                await play.carry_out(Action(sort, number * 7919**3))
-        made = [one for kind in (POD, SECRET) for one in arena.every(B, kind) if uid(one) in arena.ledger.hostile]
+                await play.run(Action(sort, number * 7919**3))
+        made = [
+            one for kind in (POD, SECRET) for one in arena.list_objects(B, kind) if uid(one) in arena.ledger.hostile
+        ]
         await arena.crash()
         return sorted({metadata(one)["namespace"] for one in made})
 
-    assert in_no_time(run) == ["mallory-up"]
+    assert run_in_virtual_time(run) == ["mallory-up"]
 
 
 def test_refused_requests_have_no_effect() -> None:
@@ -217,21 +219,21 @@ def test_refused_requests_have_no_effect() -> None:
 
     async def run() -> list[str]:
         """Send the requests."""
-        arena = Arena(Setting())
+        arena = TenantSimulation(Setting())
         ref = Ref(A, SECRET, "aaa", "s")
         await arena.create(ref, {}, BELOW, FIELD_MANAGER)
         await arena.patch(ref, {"metadata": {"labels": {"a": "b"}}}, BELOW)
         await arena.patch(ref, {"metadata": {"labels": {"a": "b"}}}, BELOW, FIELD_MANAGER)
         await arena.delete(ref, {"metadata": {"uid": "u"}}, HONEST)
-        return [str(arena.find(ref)), *arena.watchman.wrong]
+        return [str(arena.find(ref)), *arena.checker.wrong]
 
-    assert in_no_time(run) == ["None"]
+    assert run_in_virtual_time(run) == ["None"]
 
 
 def test_the_watchman_reports_a_lower_namespace_of_a_wrong_upper_namespace() -> None:
     """The first problem names the upper namespace for which it was created."""
 
-    def spoil(arena: Arena) -> None:
+    def spoil(arena: TenantSimulation) -> None:
         """Change the annotations to those of another namespace."""
         shop = arena.find(Ref(UPPER, NAMESPACE, "", "shop"))
         assert shop is not None
@@ -241,7 +243,7 @@ def test_the_watchman_reports_a_lower_namespace_of_a_wrong_upper_namespace() -> 
         )
 
     found = spoiled(Setting(mapping="prefix"), spoil)
-    assert found[0] == "namespace demo-bank in lower-a was made for shop, whose place is demo-shop"
+    assert found[0] == "namespace demo-bank in lower-a was made for shop, whose lower namespace is demo-shop"
 
 
 # Tests of the parts for real clusters that need none.
@@ -253,7 +255,7 @@ def test_sequences_with_the_same_topology_share_an_engine() -> None:
     assert sorted(seed for _, seeds in found for seed in seeds) == list(range(60))
     assert len(found) == len({setting[:3] for setting, _ in found})
     for setting, seeds in found:
-        assert {setting_of(thought_up(seed, 40))[:3] for seed in seeds} == {setting[:3]}
+        assert {setting_of(random_actions(seed, 40))[:3] for seed in seeds} == {setting[:3]}
 
 
 def test_memory_and_response_time_of_an_engine_have_limits() -> None:

@@ -6,15 +6,15 @@ import pytest
 
 from bench.kit.rig import LOWERS, Rig
 from bench.kit.sites import until
-from bench.model.hostility.actions import Play
-from bench.model.hostility.ground import RealArena
-from bench.model.hostility.hands import HONEST
+from bench.model.hostility.actions import ActionRunner
 from bench.model.hostility.honest import DATABASE
-from bench.model.hostility.lookout import Lookout
-from bench.model.hostility.marks import ABOVE, BELOW
+from bench.model.hostility.markers import ABOVE, BELOW
+from bench.model.hostility.object_watches import ObjectWatches
 from bench.model.hostility.real import campaign
+from bench.model.hostility.real_clusters import RealTenantClusters
 from bench.model.hostility.setting import Setting
-from bench.model.hostility.storms import Storms
+from bench.model.hostility.shared_faults import SharedFaults
+from bench.model.hostility.tenant_api import HONEST
 from bench.model.sequences.actions import read
 from tensile.names import OWNER, UPPER_UID
 from tensile.objects import POD, SECRET, UPPER, Ref, uid
@@ -42,19 +42,19 @@ async def test_on_real_clusters_the_watchman_reports_misplaced_objects_and_data(
     sandbox: Sandbox, tmp_path: Path
 ) -> None:
     """No engine runs here; the test itself writes what an engine must not write."""
-    async with Rig(sandbox, tmp_path) as rig, Lookout(rig) as lookout:
-        async with RealArena(rig, lookout, Storms(rig), Setting(lower=B)) as ground:
-            watchman, setting = ground.watchman, ground.ledger.setting
-            await Play(ground, rig.nodes.__getitem__).carry_out(*read(["pod:0"]))
+    async with Rig(sandbox, tmp_path) as rig, ObjectWatches(rig) as lookout:
+        async with RealTenantClusters(rig, lookout, SharedFaults(rig), Setting(lower=B)) as ground:
+            watchman, setting = ground.checker, ground.ledger.setting
+            await ActionRunner(ground, rig.nodes.__getitem__).run(*read(["pod:0"]))
             original = Ref(UPPER, SECRET, setting.bank, DATABASE)
             pod = Ref(UPPER, POD, setting.bank, "web")
             await until(lambda: _has(lookout, original, pod), "the pod and its Secret are there", PATIENCE)
             found = ground.find(original)
             assert found is not None
             marks = {"labels": {OWNER: rig.mark}, "annotations": {UPPER_UID: uid(found)}}
-            copy = Ref(B, SECRET, ground.ledger.places.ground(), DATABASE)
+            copy = Ref(B, SECRET, ground.ledger.lower_namespaces.hostile_namespace(), DATABASE)
             await ground.create(copy, {"metadata": marks, "data": found["data"]}, HONEST)
-            word = ground.ledger.marks.new(BELOW)
+            word = ground.ledger.markers.new(BELOW)
             await ground.patch(pod, {"metadata": {"labels": {"team": word}}}, HONEST)
             await until(lambda: _says(ground, 3), "what is wrong is seen", PATIENCE)
         assert {violation.rpartition(": ")[2] for violation in watchman.wrong} == {
@@ -70,10 +70,10 @@ async def test_on_real_clusters_hostile_tenants_only_write_to_their_own_namespac
     """They have no permissions elsewhere, and the objects of the lower tenant are recorded as hostile."""
     async with (
         Rig(sandbox, tmp_path) as rig,
-        Lookout(rig) as lookout,
-        RealArena(rig, lookout, Storms(rig), Setting(lower=B)) as ground,
+        ObjectWatches(rig) as lookout,
+        RealTenantClusters(rig, lookout, SharedFaults(rig), Setting(lower=B)) as ground,
     ):
-        setting, place = ground.ledger.setting, ground.ledger.places.ground()
+        setting, place = ground.ledger.setting, ground.ledger.lower_namespaces.hostile_namespace()
         for who, own, other in (
             (BELOW, Ref(B, SECRET, place, "s"), Ref(A, SECRET, setting.hostile, "s")),
             (ABOVE, Ref(UPPER, SECRET, setting.hostile, "s"), Ref(UPPER, SECRET, setting.bank, "s")),
@@ -88,9 +88,9 @@ async def test_on_real_clusters_hostile_tenants_only_write_to_their_own_namespac
         assert made["metadata"]["managedFields"][0]["manager"] == "tensile-kube"
 
 
-async def _has(lookout: Lookout, *refs: Ref) -> bool:
+async def _has(lookout: ObjectWatches, *refs: Ref) -> bool:
     return all(lookout.find(ref) is not None for ref in refs)
 
 
-async def _says(ground: RealArena, count: int) -> bool:
-    return len(ground.watchman.wrong) >= count
+async def _says(ground: RealTenantClusters, count: int) -> bool:
+    return len(ground.checker.wrong) >= count

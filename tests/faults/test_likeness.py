@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 import orjson
 import pytest
 
-from bench.conformance.likeness.asking import OWN, STRANGER, Asking, Request, Stock, filled
-from bench.conformance.likeness.sides import Pair, Recorder, Side, difference
-from bench.conformance.likeness.trial import LAST, prepared, trial, unlike
+from bench.conformance.dryrun.comparison import Pair, Recorder, Side, difference
+from bench.conformance.dryrun.request_generator import OWN, STRANGER, KnownObjects, Request, RequestGenerator, filled
+from bench.conformance.dryrun.trial import LAST, different_events, prepared, trial
 from tensile.errors import Conflict
 from tensile.kube.client import HttpCluster
 from tensile.kube.credentials import from_kubeconfig
@@ -22,7 +22,7 @@ NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 @pytest.mark.real
 async def test_a_dry_run_cluster_responds_as_a_real_cluster(sandbox: Sandbox) -> None:
-    """Objects, errors, UIDs, versions and events are equal; `python -m bench.conformance.likeness` sends more."""
+    """Objects, errors, UIDs, versions and events are equal; `python -m bench.conformance.dryrun` sends more."""
     cluster = HttpCluster(UPPER, await from_kubeconfig(sandbox.directory / "upper.kubeconfig"))
     try:
         results = [await trial(cluster, seed, REQUESTS) for seed in range(1, TRIALS + 1)]
@@ -42,9 +42,9 @@ async def test_different_behavior_is_reported() -> None:
     patient, hasty = rehearsal(), rehearsal(ends_pods=True)
     sides = Side(patient, "alike", "alike"), Side(hasty, "alike", "alike")
     async with prepared(sides[0]), prepared(sides[1]):
-        stock = Stock(lambda *place: patient.find(*sides[0].ref(*place)[1:]))
-        pair, asking = Pair(*sides, stock), Asking(1, stock)
-        answers = [(request, await pair.ask(request)) for _ in range(200) for request in asking.next()]
+        stock = KnownObjects(lambda *place: patient.find(*sides[0].ref(*place)[1:]))
+        pair, asking = Pair(*sides, stock), RequestGenerator(1, stock)
+        answers = [(request, await pair.send(request)) for _ in range(200) for request in asking.next()]
     unlike_ones = [request for request, description in answers if description]
     assert unlike_ones[0].verb == "delete"
     assert {request.kind for request in unlike_ones} == {POD}
@@ -69,12 +69,12 @@ async def send_requests(seed: int) -> list[tuple[Request, str]]:
     """Send requests to a cluster in memory, and return each with "ok" or the name of its error."""
     cluster = rehearsal()
     side = Side(cluster, "alike", "alike")
-    stock = Stock(lambda *place: cluster.find(*side.ref(*place)[1:]))
-    pair, asking = Pair(side, Side(rehearsal(), "alike", "alike"), stock), Asking(seed, stock)
+    stock = KnownObjects(lambda *place: cluster.find(*side.ref(*place)[1:]))
+    pair, asking = Pair(side, Side(rehearsal(), "alike", "alike"), stock), RequestGenerator(seed, stock)
     found = []
     async with prepared(pair.sides[0]), prepared(pair.sides[1]):
         for request in (request for _ in range(600) for request in asking.next()):
-            assert await pair.ask(request) == ""
+            assert await pair.send(request) == ""
             found.append((request, str(pair.last.get("error", "ok"))))
     return found
 
@@ -152,9 +152,9 @@ def test_watch_events_are_compared_in_their_order() -> None:
         ("DELETED", "a"),
     ]
     events = side.events(recorder.events)
-    assert unlike(CONFIG_MAP, events, events) == []
+    assert different_events(CONFIG_MAP, events, events) == []
     other = side.events([("ADDED", stored("a", 1)), ("DELETED", stored("a", 2))])
-    assert unlike(CONFIG_MAP, events, other) == [
+    assert different_events(CONFIG_MAP, events, other) == [
         "ConfigMap: event 1: told: rehearsed 'MODIFIED', really 'DELETED'",
         "ConfigMap: 4 events, really 2",
     ]

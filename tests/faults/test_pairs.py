@@ -5,9 +5,9 @@ import pytest
 from bench.model.sequences.actions import Action, read
 from bench.model.sequences.model import LOWERS
 from bench.model.sequences.pairs import ORDERS, SINCE, pairs, played, tried
-from bench.model.sequences.playing import ended, in_no_time, staged
 from bench.model.sequences.races import BEGUN, COPIES
-from bench.model.sequences.stage import Stage
+from bench.model.sequences.runner import finish, new_simulation, run_in_virtual_time
+from bench.model.sequences.simulation import Simulation
 
 PAIRS = {one.name: one for one in pairs()}
 SHARES = 3
@@ -42,7 +42,7 @@ def test_a_running_pod_is_kept_by_an_engine_that_knows_an_older_upper_pod(name: 
 def test_two_engines_settle_if_nothing_changes() -> None:
     """A write of one engine causes no write of the other, with lists as with watches."""
     actions: list[Action] = read(["pod:90", "serve:0", "wait:3", "run:0", "wait:3"])
-    assert in_no_time(lambda: played(actions)) == []
+    assert run_in_virtual_time(lambda: played(actions)) == []
 
 
 def test_two_engines_that_disagree_on_reachability_write_at_a_limited_rate() -> None:
@@ -51,21 +51,21 @@ def test_two_engines_that_disagree_on_reachability_write_at_a_limited_rate() -> 
 
     async def run() -> list[str]:
         """Disconnect one engine for two minutes."""
-        stage, model, play = staged()
-        late = Stage(model.look, stage)
+        stage, model, play = new_simulation()
+        late = Simulation(model.check_write, stage)
         await stage.start()
         await late.start()
         for action in read(["pod:90", "serve:0", "wait:3", "run:0", "wait:3"]):
-            await play.carry_out(action)
-        late.leave(LOWERS[1], 600.0)
+            await play.run(action)
+        late.disconnect(LOWERS[1], 600.0)
         start = len(stage.done)
-        await stage.rest(APART)
+        await stage.let_time_pass(APART)
         written.extend(stage.done[start:])
         await late.recover()
-        defects = [*await ended(stage, model), *late.defects]
+        defects = [*await finish(stage, model), *late.defects]
         await stage.crash()
         await late.crash()
         return defects
 
-    assert in_no_time(run) == []
+    assert run_in_virtual_time(run) == []
     assert 2 * FOUGHT_OVER < len(written) <= MOST * FOUGHT_OVER

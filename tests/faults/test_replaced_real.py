@@ -1,10 +1,10 @@
-"""Tests of the webhook while its replicas are replaced; `python -m bench.faults.replaced` does it with 500 pods."""
+"""Tests of the webhook while its replicas are replaced; `bench.faults.webhook_rollout` does it with 500 pods."""
 
 from argparse import Namespace
 
 import pytest
 
-from bench.faults.replaced import NOTICED, OVER, Creation, judged, scenario
+from bench.faults.webhook_rollout import NOTICED, OVER, Creation, judged, scenario
 from tensile.sandbox.sandbox import Sandbox
 
 
@@ -30,11 +30,11 @@ FAILED = Creation(10.0, 10.1, opted=True, prepared=False, failure="no")
     [
         ([FINE, PLAIN], [], (2, 0, 0, 0), []),
         ([FINE, FAILED], [], (1, 1, 0, 0), ["1 creations failed: no"]),
-        ([FINE, MISSED], [], (2, 0, 1, 0), ["1 pods went by unprepared although nobody had been killed"]),
+        ([FINE, MISSED], [], (2, 0, 1, 0), ["1 pods were not mutated although no replica had been killed"]),
         ([FINE, MISSED], [10.05], (2, 0, 0, 1), []),
         ([FINE, MISSED], [10.0 - NOTICED - OVER + 0.01], (2, 0, 0, 1), []),
-        ([FINE, MISSED], [10.0 - NOTICED - OVER - 0.01], (2, 0, 1, 0), ["1 pods went by"]),
-        ([FINE, MISSED], [10.2], (2, 0, 1, 0), ["1 pods went by"]),
+        ([FINE, MISSED], [10.0 - NOTICED - OVER - 0.01], (2, 0, 1, 0), ["1 pods were not mutated"]),
+        ([FINE, MISSED], [10.2], (2, 0, 1, 0), ["1 pods were not mutated"]),
         ([FINE, PLAIN._replace(prepared=True)], [], (2, 0, 0, 0), ["1 pods were prepared that had not opted in"]),
     ],
     ids=["healthy", "failed", "missed", "killed", "just killed", "long killed", "killed later", "not opted in"],
@@ -55,4 +55,4 @@ def test_pods_that_were_not_mutated_in_time_are_counted_separately() -> None:
     late = MISSED._replace(end=MISSED.begin + 3.0)
     found = judged([FINE, MISSED, late, late], [])
     assert (found["unprepared"], found["unprepared_in_time"]) == (3, 1)
-    assert found["broken"] == ["3 pods went by unprepared although nobody had been killed"]
+    assert found["broken"] == ["3 pods were not mutated although no replica had been killed"]

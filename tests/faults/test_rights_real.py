@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from bench.kit.granting import Thing
+from bench.kit.rbac import Right
 from bench.mutation.rights import Measure, Trial, trial_of
 from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import UPPER
@@ -19,10 +19,10 @@ RESIZE = "tests/e2e/test_changes.py::test_a_resize_reaches_the_lower_pod_and_its
 async def test_a_removed_permission_makes_a_test_fail(sandbox: Sandbox, tmp_path: Path) -> None:
     """The tests pass and are denied nothing with all permissions; a permission that no test needs is reported."""
     rights = [
-        Thing(UPPER, "pods/status", "patch"),
-        Thing("lower", "pods/resize", "patch"),
-        Thing("lower", "nodes", "list"),
-        Thing("lower", "pods/attach", "create"),
+        Right(UPPER, "pods/status", "patch"),
+        Right("lower", "pods/resize", "patch"),
+        Right("lower", "nodes", "list"),
+        Right("lower", "pods/attach", "create"),
     ]
     noted = list[dict[str, Any]]()
     found = await trial_of(Trial(sandbox, tmp_path), rights, [LIFE, RESIZE], Measure(2, 600.0), noted.append)

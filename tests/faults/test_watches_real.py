@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.faults.watches import FAULTS, LOWER, PATIENCE, Field, laid_out, suffer
+from bench.faults.watches import FAULTS, LOWER, PATIENCE, WatchTrial, laid_out, run_fault
 from bench.kit.rig import Rig
 from bench.kit.sites import MERGE, PODS, Refused, until
 from tensile.sandbox.sandbox import Sandbox
@@ -20,7 +20,7 @@ async def test_faulty_watches_end_in_the_correct_state(sandbox: Sandbox, tmp_pat
     async with laid_out(sandbox, tmp_path, namespaces=2) as field:
         for fault, victim in product(FAULTS, (UPPER, LOWER)):
             if fault.name in SHORT:
-                result = await suffer(field, fault, victim, PATIENCE)
+                result = await run_fault(field, fault, victim, PATIENCE)
                 assert result["broken"] == []
                 assert result["recovered"] == len(field.namespaces)
 
@@ -28,7 +28,7 @@ async def test_faulty_watches_end_in_the_correct_state(sandbox: Sandbox, tmp_pat
 async def test_a_wrong_state_of_a_namespace_is_reported(sandbox: Sandbox, tmp_path: Path) -> None:
     """Without an engine the state never becomes correct, and the check that the other tests use reports that."""
     async with Rig(sandbox, tmp_path) as rig:
-        field = Field(rig, 1)
+        field = WatchTrial(rig, 1)
         (namespace,) = field.namespaces
         assert await field.wrong() == {namespace: "above are []"}
         await rig.upper.call("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})

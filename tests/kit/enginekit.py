@@ -24,9 +24,9 @@ from sitekit import LIMIT, Manifest, Refused, Site, is_ready, is_true
 from synckit import has_seen_all, positions
 
 from bench.kit import audit, topologies
-from bench.kit.granting import everything, grant, path_of, roles_of, thing, without
+from bench.kit.audited_rights import RequestsByRight
+from bench.kit.rbac import enable_all_features, grant, parse_right, path_of, roles_of, without
 from bench.kit.spareports import spare_ports
-from bench.kit.uses import Uses
 from tensile.engine.engine import Engine
 from tensile.engine.leader_election import lease_ref
 from tensile.engine.lower import ClusterAccess
@@ -148,7 +148,7 @@ class EngineHarness:
         self.owner = owner_of(
             (await self.upper.read("/api/v1/namespaces/kube-system"))["metadata"]["uid"], self.namespace
         )
-        self._uses = Uses({name: site.audit_log for name, site in self.sites.items()})
+        self._uses = RequestsByRight({name: site.audit_log for name, site in self.sites.items()})
         await self.grant_roles()
 
     @property
@@ -168,14 +168,14 @@ class EngineHarness:
 
     def rendered(self) -> dict[str, list[Manifest]]:
         """Return by cluster the roles of a topology of these lowers that enables every feature."""
-        return roles_of(self.topology(everything), self.engine_namespace, self.configmap)
+        return roles_of(self.topology(enable_all_features), self.engine_namespace, self.configmap)
 
     async def grant_roles(self) -> None:
         """Apply the roles, for the engine's user."""
         self.roles = self.rendered()
         if missing := os.environ.get(WITHOUT):
             for name, found in self.roles.items():
-                self.roles[name] = without(name, found, thing(missing), self.engine_namespace)
+                self.roles[name] = without(name, found, parse_right(missing), self.engine_namespace)
         await asyncio.gather(*(grant(self.sites[name], found, self.user) for name, found in self.roles.items()))
 
     def kubeconfig(self, name: str, user: str, groups: Sequence[str] = (ADMINISTRATORS,)) -> str:

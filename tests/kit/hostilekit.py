@@ -11,8 +11,8 @@ import structlog
 from scripted import ScriptedApiserver, WatchStream, access_to, event, listing, make_pod, running
 from structlog.testing import LogCapture
 
-from bench.faults.hostile.front import Front, serving
-from bench.faults.hostile.ways import WAYS
+from bench.faults.hostile.behaviors import BEHAVIORS
+from bench.faults.hostile.server import HostileServer, serving
 from tensile.engine.caches import lower_feeds, lower_world
 from tensile.kube.client import HttpCluster
 from tensile.kube.cluster import Selection
@@ -46,7 +46,7 @@ def make_hostile_lower() -> LowerWorld:
 class HostileClusterHarness:
     """A fleet that follows a hostile cluster, with the lower that it fills, its log, and an honest cluster."""
 
-    def __init__(self, fleet: Fleet, lower: LowerWorld, front: Front, logged: list[Any]) -> None:
+    def __init__(self, fleet: Fleet, lower: LowerWorld, front: HostileServer, logged: list[Any]) -> None:
         self.fleet = fleet
         self.lower = lower
         self.front = front
@@ -83,7 +83,7 @@ class HostileClusterHarness:
     async def wait_idle(self) -> None:
         """Wait until the hostile server has received no request for `TIME` seconds."""
         request_count = -1
-        while request_count != (request_count := len(self.front.heard)):  # noqa: ASYNC110 - waits for the absence of requests
+        while request_count != (request_count := len(self.front.requests)):  # noqa: ASYNC110 - waits for the absence of requests
             await asyncio.sleep(TIME)
 
     async def until(self, holds: Callable[[], object], seconds: float = 60.0) -> None:
@@ -96,10 +96,10 @@ class HostileClusterHarness:
 @asynccontextmanager
 async def hostile_cluster(misbehavior: str) -> AsyncIterator[HostileClusterHarness]:
     """Follow a cluster that misbehaves in this way, with every informer that the engine has for a lower."""
-    capture, front = LogCapture(), Front()
+    capture, front = LogCapture(), HostileServer()
     before = structlog.get_config()["processors"]
     structlog.configure(processors=[structlog.stdlib.add_log_level, capture])
-    front.turn(WAYS[misbehavior])
+    front.set_behavior(BEHAVIORS[misbehavior])
     found = make_hostile_lower()
     fleet = Fleet(chance=lambda: 0.5, pace=FAST_TIMINGS, probe=0.2, patience=2.0)
     try:

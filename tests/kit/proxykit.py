@@ -9,10 +9,10 @@ from uuid import uuid4
 import aiohttp
 import orjson
 
-from bench.kit.faultproxy.asked import Asked
-from bench.kit.faultproxy.directors import Scripted
+from bench.kit.faultproxy.directors import ScriptedDirector
 from bench.kit.faultproxy.proxy import Proxy
-from bench.kit.faultproxy.streams import Event
+from bench.kit.faultproxy.requests import ProxiedRequest
+from bench.kit.faultproxy.watch_streams import Event
 from bench.kit.sites import Site
 from tensile.sandbox.sandbox import Sandbox
 
@@ -26,7 +26,7 @@ class Fronted:
 
     def __init__(self, proxy: Proxy, site: Site, past: Site) -> None:
         self.proxy = proxy
-        self.script = Scripted()
+        self.script = ScriptedDirector()
         proxy.director = self.script
         self.site = site
         self.past = past
@@ -85,7 +85,7 @@ async def fronted(sandbox: Sandbox) -> AsyncIterator[Fronted]:
 
 # Events without a cluster.
 
-WATCH = Asked("upper", "watch", "pods")
+WATCH = ProxiedRequest("upper", "watch", "pods")
 
 
 def event(name: str, number: int, sort: str = "MODIFIED", namespace: str = "shop") -> Event:

@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import orjson
 
-from bench.kit.faultproxy.asked import place_of
+from bench.kit.faultproxy.requests import parse_path
 from tensile.kube.credentials import Access
 from tensile.kube.store import Cache
 from tensile.objects import Manifest
@@ -169,14 +169,14 @@ class ScriptedApiserver:
                 return answer({"gitVersion": "v1.36.3"})
             case "watch":
                 return WatchStream()
-            case "list" | "check" if not place_of(request.path).name:
+            case "list" | "check" if not parse_path(request.path).name:
                 return listing(self._version)
         return answer({"metadata": {**_named(request), "uid": "new", "resourceVersion": str(self._version + 1)}})
 
 
 def _named(request: RecordedRequest) -> dict[str, str]:
     """Return name and namespace of the object of a request, as far as the request contains them."""
-    place = place_of(request.path)
+    place = parse_path(request.path)
     sent = orjson.loads(request.body) if request.method == "POST" and not place.name else {}
     name = place.name or (sent.get("metadata") or {}).get("name", "")
     return {"name": name, **({"namespace": place.namespace} if place.namespace else {})}

@@ -5,9 +5,9 @@ import asyncio
 import pytest
 from hostilekit import MAX_LOG_LINES, MAX_MEMORY_GROWTH, NAME, TIME, hostile_cluster
 
-from bench.faults.hostile.ways import WAYS
+from bench.faults.hostile.behaviors import BEHAVIORS
 
-FOLLOWED = [way.name for way in WAYS.values() if way.sort in ("list", "watch", "identity")]
+FOLLOWED = [way.name for way in BEHAVIORS.values() if way.sort in ("list", "watch", "identity")]
 TOO_LARGE = {
     "list-endless-body": "a response of more than 16 MiB",
     "list-endless-declared": "a response of more than 16 MiB",
@@ -54,7 +54,7 @@ LEFT_OUT = (
 async def test_a_hostile_cluster_affects_no_other_cluster_and_memory_stays_bounded(way: str) -> None:
     """Another cluster is still watched, few warnings are logged, and no task fails."""
     async with hostile_cluster(way) as hostile:
-        await hostile.until(lambda: hostile.front.met > 0)
+        await hostile.until(lambda: hostile.front.applied_count > 0)
         await hostile.check_honest_cluster()
         await asyncio.sleep(TIME)
         assert hostile.memory_growth() < MAX_MEMORY_GROWTH

@@ -15,7 +15,7 @@ from bench.packaging.install import Case, Place, cases, furnished, judged, tried
 from tensile.sandbox.binaries import cache_directory
 
 _ROOT = Path(__file__).resolve().parents[2]
-NAMES = [case.name for case in cases(Place(_ROOT, _ROOT, ())) if case.words]
+NAMES = [case.name for case in cases(Place(_ROOT, _ROOT, ())) if case.expected_text]
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sandbox_waiting import until
 
-from bench.kit.children import engine
+from bench.kit.child_processes import engine
 from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import Options
 

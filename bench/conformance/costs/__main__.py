@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.conformance.costs.cases import CASES
-from bench.conformance.costs.playing import played
-from bench.conformance.costs.stage import GROUND, Stage
+from bench.conformance.costs.run_case import run_case
+from bench.conformance.costs.setup import GROUND, CostClusters
 from bench.kit.clusters import on_clusters
 from bench.kit.reporting import RESULTS, keep, verdict
 from tensile.sandbox.sandbox import Sandbox
@@ -28,13 +28,13 @@ NAME = "costs"
 async def scenario(sandbox: Sandbox, names: Iterable[str]) -> dict[str, Any]:
     """Play cases one after the other."""
     found: dict[str, Any] = {}
-    async with Stage(sandbox) as stage:
+    async with CostClusters(sandbox) as clusters:
         for name in names:
             begin = time.monotonic()
-            found[name] = await played(stage, CASES[name])
+            found[name] = await run_case(clusters, CASES[name])
             taken = round(time.monotonic() - begin, 1)
-            print(f"{name}: {found[name]['differences'] or 'as said'} ({taken} s)", flush=True)
-    broken = [f"{name}: {words}" for name, one in found.items() for words in one["differences"]]
+            print(f"{name}: {found[name]['differences'] or 'as predicted'} ({taken} s)", flush=True)
+    broken = [f"{name}: {failure}" for name, one in found.items() for failure in one["differences"]]
     equal = sum(not one["differences"] for one in found.values())
     return {"edits": len(found), "equal": equal, "found": found, "broken": broken}
 
@@ -43,15 +43,19 @@ def main() -> int:
     """Run what the command line selects, keep the result, and return the exit code."""
     kinds = sorted({case.kind for case in CASES.values()})
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES), help="edits to make")
-    parser.add_argument("--kind", nargs="+", choices=kinds, default=kinds, help="kinds of edits to make")
-    parser.add_argument("--sandbox", type=Path, help="a sandbox of that kind that runs, instead of one of its own")
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    given = parser.parse_args()
-    names = [name for name in given.only if CASES[name].kind in given.kind]
-    kubernetes, result = on_clusters(lambda sandbox, _scratch: scenario(sandbox, names), given.sandbox, GROUND)
-    path = keep(given.results, f"faults-{NAME}", kubernetes, result)
-    print(f"{result.get('equal', 0)}/{result.get('edits', 0)} as said", flush=True)
+    parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES), help="the edits to run; default: all")
+    parser.add_argument(
+        "--kind", nargs="+", choices=kinds, default=kinds, help="the kinds of edits to run; default: all"
+    )
+    parser.add_argument(
+        "--sandbox", type=Path, help="the directory of a running sandbox with the same options; default: start one"
+    )
+    parser.add_argument("--results", type=Path, default=RESULTS, help="the folder in which to write the result")
+    args = parser.parse_args()
+    names = [name for name in args.only if CASES[name].kind in args.kind]
+    kubernetes, result = on_clusters(lambda sandbox, _scratch: scenario(sandbox, names), args.sandbox, GROUND)
+    path = keep(args.results, f"faults-{NAME}", kubernetes, result)
+    print(f"{result.get('equal', 0)}/{result.get('edits', 0)} as predicted", flush=True)
     return verdict(NAME, result["broken"], path)
 
 

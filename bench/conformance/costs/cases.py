@@ -7,7 +7,7 @@ each part of the plan's cost has, none if the edit costs nothing.
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
 
-from bench.conformance.costs.stage import (
+from bench.conformance.costs.setup import (
     ACCOUNTS,
     BUDGETS,
     CLAIMS,
@@ -17,9 +17,9 @@ from bench.conformance.costs.stage import (
     STATEFUL_SETS,
     A,
     B,
+    CostClusters,
     Document,
     Edit,
-    Stage,
     of,
     template,
 )
@@ -27,7 +27,7 @@ from bench.kit.sites import DEPLOYMENTS, PODS, Manifest, phase_of
 from bench.kit.spareports import spare_port
 from tensile.names import VIRTUAL_POD
 
-Load = Callable[[Stage], Awaitable[None]]
+Load = Callable[[CostClusters], Awaitable[None]]
 """Creates a workload in the latest namespace of a case."""
 CONFIG_MAPS, SECRETS = "/api/v1/namespaces/{}/configmaps", "/api/v1/namespaces/{}/secrets"
 RUNS_ON = {"sandbox.tensile-kube.io/outcome": "run"}
@@ -53,15 +53,15 @@ class Case(NamedTuple):
 def deployed(app: str = "web", lower: str = A, replicas: int = 2, **spec: Any) -> Load:
     """Return a load: a Deployment behind a Service, with a ConfigMap and a Secret that its pods use."""
 
-    async def load(stage: Stage) -> None:
+    async def load(clusters: CostClusters) -> None:
         """Create the objects, and wait until the pods run."""
         env = [{"configMapRef": {"name": app}}, {"secretRef": {"name": app}}]
-        await stage.make(CONFIG_MAPS, app, {"data": {"level": "info"}})
-        await stage.make(SECRETS, app, {"stringData": {"key": "value"}})
-        await stage.make(SERVICES, app, {"spec": {"selector": {"app": app}, "ports": [{"port": 80}]}})
+        await clusters.make(CONFIG_MAPS, app, {"data": {"level": "info"}})
+        await clusters.make(SECRETS, app, {"stringData": {"key": "value"}})
+        await clusters.make(SERVICES, app, {"spec": {"selector": {"app": app}, "ports": [{"port": 80}]}})
         pods = template(app, **{"container": {"envFrom": env}, **spec})
         body = {"spec": {"replicas": replicas, "selector": of(app), "template": pods}}
-        await stage.run_in(lower, app, replicas, stage.make(DEPLOYMENTS, app, body))
+        await clusters.run_in(lower, app, replicas, clusters.make(DEPLOYMENTS, app, body))
 
     return load
 
@@ -69,10 +69,10 @@ def deployed(app: str = "web", lower: str = A, replicas: int = 2, **spec: Any) -
 def with_budget(app: str, unavailable: int) -> Load:
     """Return a load: a PodDisruptionBudget for an app that runs."""
 
-    async def load(stage: Stage) -> None:
+    async def load(clusters: CostClusters) -> None:
         """Create the budget, and wait until Kubernetes has counted its pods."""
-        await stage.make(BUDGETS, app, {"spec": {"maxUnavailable": unavailable, "selector": of(app)}})
-        await stage.until_counted(app, unavailable)
+        await clusters.make(BUDGETS, app, {"spec": {"maxUnavailable": unavailable, "selector": of(app)}})
+        await clusters.until_counted(app, unavailable)
 
     return load
 
@@ -82,12 +82,12 @@ def pinned(lower: str = A) -> dict[str, Any]:
     return {"nodeSelector": {"clusterID": lower}}
 
 
-async def bare(stage: Stage) -> None:
+async def bare(clusters: CostClusters) -> None:
     """Run a pod without a controller, which nothing creates again."""
-    await stage.run_in(A, "alone", 1, stage.make(PODS, "alone", template("alone")))
+    await clusters.run_in(A, "alone", 1, clusters.make(PODS, "alone", template("alone")))
 
 
-async def stateful(stage: Stage) -> None:
+async def stateful(clusters: CostClusters) -> None:
     """Run a StatefulSet of one replica, with a claim of its own."""
     claims = [{"metadata": {"name": "data"}, "spec": _claim()}]
     body = {
@@ -97,52 +97,52 @@ async def stateful(stage: Stage) -> None:
         "template": template("db", container=_mounted("data")),
         "volumeClaimTemplates": claims,
     }
-    await stage.run_in(A, "db", 1, stage.make(STATEFUL_SETS, "db", {"spec": body}))
+    await clusters.run_in(A, "db", 1, clusters.make(STATEFUL_SETS, "db", {"spec": body}))
 
 
-async def claimed(stage: Stage) -> None:
+async def claimed(clusters: CostClusters) -> None:
     """Run a pod of a Deployment that uses a claim."""
-    await stage.make(CLAIMS, "files", {"spec": _claim()})
+    await clusters.make(CLAIMS, "files", {"spec": _claim()})
     volumes = [{"name": "files", "persistentVolumeClaim": {"claimName": "files"}}]
-    await deployed("filer", replicas=1, container=_mounted("files"), volumes=volumes)(stage)
+    await deployed("filer", replicas=1, container=_mounted("files"), volumes=volumes)(clusters)
 
 
-async def daemon(stage: Stage) -> None:
+async def daemon(clusters: CostClusters) -> None:
     """Run a DaemonSet on every virtual node, whose pods are mirrored because of their label."""
     pods = template("agent", metadata={"labels": {"app": "agent", VIRTUAL_POD: "true"}})
-    await stage.run_in(
-        A, "agent", 2, stage.make(DAEMON_SETS, "agent", {"spec": {"selector": of("agent"), "template": pods}})
+    await clusters.run_in(
+        A, "agent", 2, clusters.make(DAEMON_SETS, "agent", {"spec": {"selector": of("agent"), "template": pods}})
     )
 
 
-async def job(stage: Stage) -> None:
+async def job(clusters: CostClusters) -> None:
     """Run a Job that does not complete."""
     pods = template("once", metadata={"labels": {"app": "once"}, "annotations": RUNS_ON}, restartPolicy="Never")
-    await stage.run_in(A, "once", 1, stage.make(JOBS, "once", {"spec": {"template": pods}}))
+    await clusters.run_in(A, "once", 1, clusters.make(JOBS, "once", {"spec": {"template": pods}}))
 
 
-async def completed(stage: Stage) -> None:
+async def completed(clusters: CostClusters) -> None:
     """Run a Job until it succeeds: its pod stays."""
     pods = template("done", restartPolicy="Never")
     body = {"spec": {"template": pods}}
-    await stage.run_in(A, "done", 1, stage.make(JOBS, "done", body), lambda pod: phase_of(pod) == "Succeeded")
+    await clusters.run_in(A, "done", 1, clusters.make(JOBS, "done", body), lambda pod: phase_of(pod) == "Succeeded")
 
 
-async def waiting(stage: Stage) -> None:
+async def waiting(clusters: CostClusters) -> None:
     """Bind a pod for which its lower has no node."""
     pods = template("late", nodeName=A, nodeSelector={"disk": "ssd"})
-    await stage.run_in(A, "late", 1, stage.make(PODS, "late", pods), lambda pod: phase_of(pod) == "Pending")
+    await clusters.run_in(A, "late", 1, clusters.make(PODS, "late", pods), lambda pod: phase_of(pod) == "Pending")
 
 
-async def with_account(stage: Stage) -> None:
+async def with_account(clusters: CostClusters) -> None:
     """Run pods that have a ServiceAccount of their own."""
-    await stage.make(ACCOUNTS, "robot", {})
-    await deployed("bot", serviceAccountName="robot")(stage)
+    await clusters.make(ACCOUNTS, "robot", {})
+    await deployed("bot", serviceAccountName="robot")(clusters)
 
 
-async def another_namespace(stage: Stage) -> None:
+async def another_namespace(clusters: CostClusters) -> None:
     """Use a second namespace from now on."""
-    await stage.add_namespace()
+    await clusters.add_namespace()
 
 
 def _claim() -> Manifest:

@@ -14,34 +14,36 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench.conformance.diagnoses import ways, works
+from bench.conformance.diagnoses import connection_setups, other_setups
 from bench.conformance.diagnoses.setup import SETUPS, Setup
-from bench.conformance.diagnoses.stage import Stage
+from bench.conformance.diagnoses.topology_under_test import TopologyUnderTest
 from bench.kit.clusters import on_clusters
 from bench.kit.reporting import RESULTS, keep, verdict
 from tensile.sandbox.sandbox import Sandbox
 
 MOST_SECONDS = 15.0
-_SETS = (ways, works)
+_SETS = (connection_setups, other_setups)
 """The modules that register setups."""
 
 
 async def recognised(setup: Setup, sandbox: Sandbox, directory: Path) -> dict[str, Any]:
     """Create one setup, run doctor, and return its findings and what is wrong with them ("" for nothing)."""
-    async with Stage(sandbox, directory) as stage:
-        await setup.prepare(stage)
-        found = await stage.diagnosed()
+    async with TopologyUnderTest(sandbox, directory) as topology:
+        await setup.prepare(topology)
+        found = await topology.diagnosed()
     here = str(directory)
-    told = [one for one in found.findings(setup.level) if one[:2] == (setup.cluster, setup.check)]
-    told = [(name, check, what.replace(here, "DIR"), advice.replace(here, "DIR")) for name, check, what, advice in told]
+    findings = [one for one in found.findings(setup.level) if one[:2] == (setup.cluster, setup.check)]
+    findings = [
+        (name, check, what.replace(here, "DIR"), advice.replace(here, "DIR")) for name, check, what, advice in findings
+    ]
     wrong = setup.judge(found) or ("" if found.seconds <= MOST_SECONDS else f"it took {found.seconds:.1f} s")
     return {
         "setup": setup.name,
         "cluster": setup.cluster,
         "check": setup.check,
         "level": setup.level,
-        "cause": [what for _, _, what, _ in told],
-        "remedy": [advice for _, _, _, advice in told],
+        "cause": [what for _, _, what, _ in findings],
+        "remedy": [advice for _, _, _, advice in findings],
         "seconds": round(found.seconds, 2),
         "wrong": wrong,
     }
@@ -67,12 +69,12 @@ async def all_of(word: str, sandbox: Sandbox, scratch: Path) -> dict[str, Any]:
 def main() -> int:
     """Read the arguments, try the setups, keep the result, and return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--running", type=Path, help="the directory of a sandbox that runs")
-    parser.add_argument("--only", default="", help="set-ups whose name has this in it")
-    parser.add_argument("--keep", type=Path, default=RESULTS, help="where the result is kept")
-    given = parser.parse_args()
-    version, result = on_clusters(partial(all_of, given.only), given.running)
-    path = keep(given.keep, "faults-diagnoses", version, result)
+    parser.add_argument("--running", type=Path, help="the directory of a running sandbox; default: start one")
+    parser.add_argument("--only", default="", help="run only the setups whose name contains this text")
+    parser.add_argument("--keep", type=Path, default=RESULTS, help="the folder in which to write the result")
+    args = parser.parse_args()
+    version, result = on_clusters(partial(all_of, args.only), args.running)
+    path = keep(args.keep, "faults-diagnoses", version, result)
     return verdict("diagnoses", result["broken"], path)
 
 

@@ -3,9 +3,9 @@
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
-from bench.conformance.diagnoses.stage import Diagnosis, Stage
+from bench.conformance.diagnoses.topology_under_test import Diagnosis, TopologyUnderTest
 
-Prepare = Callable[[Stage], Awaitable[None]]
+Prepare = Callable[[TopologyUnderTest], Awaitable[None]]
 
 
 class Setup(NamedTuple):
@@ -25,12 +25,12 @@ class Setup(NamedTuple):
 
     def judge(self, found: Diagnosis) -> str:
         """Return what is wrong with a diagnosis, "" if it is right."""
-        told = [one for one in found.findings(self.level) if one[:2] == (self.cluster, self.check)]
-        if not any(self.cause in what and self.remedy in advice for _, _, what, advice in told):
-            return f"not told so: {found.findings('fail') + found.findings('warn')}"
+        findings = [one for one in found.findings(self.level) if one[:2] == (self.cluster, self.check)]
+        if not any(self.cause in what and self.remedy in advice for _, _, what, advice in findings):
+            return f"not reported: {found.findings('fail') + found.findings('warn')}"
         elsewhere = [one for one in found.findings("fail") if one[0] != self.cluster or self.level == "warn"]
         if elsewhere:
-            return f"told of what is well: {elsewhere}"
+            return f"reported although it works: {elsewhere}"
         code = 1 if self.level == "fail" else 0
         return "" if found.code == code else f"exit code {found.code}, not {code}"
 

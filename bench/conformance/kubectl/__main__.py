@@ -24,12 +24,12 @@ from bench.conformance.kubectl.round import (
     OLD,
     Answers,
     Side,
-    given,
     gone,
     nodes_ready,
     put_within_reach,
+    run_commands,
 )
-from bench.kit.children import engine
+from bench.kit.child_processes import engine
 from bench.kit.reporting import RESULTS, keep, verdict
 from bench.kit.sites import NotInTime
 from tensile.sandbox import real_node
@@ -67,14 +67,14 @@ def compared(version: str, real: Answers, virtual: Answers) -> dict[str, Any]:
 
 def rounds(sandbox: Sandbox, versions: dict[str, str], scratch: Path) -> dict[str, dict[str, Any]]:
     """Run every command on the real node, then on the virtual one; return the comparisons by version."""
-    real = {version: given(Side(sandbox, LOWER, scratch), path) for version, path in versions.items()}
+    real = {version: run_commands(Side(sandbox, LOWER, scratch), path) for version, path in versions.items()}
     put_within_reach(sandbox)
     child = engine(sandbox, sandbox.directory / "engine.log")
     try:
         nodes_ready(sandbox)
         virtual = {}
         for version, path in versions.items():
-            virtual[version] = given(Side(sandbox, UPPER, scratch), path)
+            virtual[version] = run_commands(Side(sandbox, UPPER, scratch), path)
             gone(sandbox, LOWER)
     finally:
         child.stop()
@@ -84,7 +84,7 @@ def rounds(sandbox: Sandbox, versions: dict[str, str], scratch: Path) -> dict[st
 def result_of(found: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """Merge the comparisons: the defects, and the expected differences that did not occur."""
     met = set().union(*(one.pop("met") for one in found.values()))
-    broken = [words for one in found.values() for words in one.pop("broken")]
+    broken = [failure for one in found.values() for failure in one.pop("broken")]
     unmet = [one.what for place, one in enumerate(EXPECTED) if place not in met]
     return {"kubectl": found, "expected": len(EXPECTED), "unmet": unmet, "broken": broken}
 
@@ -103,9 +103,9 @@ def trial(folder: Path, *, short: bool) -> tuple[str, dict[str, Any]]:
 def main() -> int:
     """Read the arguments, run the comparison, keep the result, and return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--short", action="store_true", help="the clusters' own kubectl only")
-    parser.add_argument("--document", action="store_true", help="write docs/kubectl.md only")
-    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--short", action="store_true", help="run only the kubectl of the clusters' own version")
+    parser.add_argument("--document", action="store_true", help="only write docs/kubectl.md")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="the folder in which to write the result")
     wanted = parser.parse_args()
     if wanted.document:
         PAGE.write_text(page())

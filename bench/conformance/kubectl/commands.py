@@ -6,15 +6,15 @@ happened. A container that ends right after its last line of output may lose tha
 a second.
 """
 
-from bench.conformance.kubectl.cast import PORTS, everything, overrides
+from bench.conformance.kubectl.objects import PORTS, everything, overrides
 from bench.conformance.kubectl.steps import EVENTS, LINES, TREE, Step
 
 
-def _until(words: str, shown: str) -> Step:
-    return Step(words, until=shown)
+def _until(arguments_text: str, shown: str) -> Step:
+    return Step(arguments_text, until=shown)
 
 
-def _told(pod: str, *reasons: str) -> tuple[Step, ...]:
+def _logged(pod: str, *reasons: str) -> tuple[Step, ...]:
     """Wait for events of a pod: in the upper cluster they appear after its status."""
     return tuple(_until(_REASONS % pod, reason) for reason in reasons)
 
@@ -49,13 +49,13 @@ MADE = (
     _until("get pod failed -o jsonpath={.status.phase}", "Failed"),
     _until(_TORN_DOWN % "done", "False"),
     _until(_TORN_DOWN % "failed", "False"),
-    *_told("web", "(Started.*){3}"),
-    *_told("sick", "Unhealthy", "Killing"),
-    *_told("asks", "Started"),
-    *_told("failed", "Started"),
-    *_told("done", "Started"),
-    *_told("half", "(Started.*){2}"),
-    *_told("pulls", "ErrImageNeverPull", "Failed"),
+    *_logged("web", "(Started.*){3}"),
+    *_logged("sick", "Unhealthy", "Killing"),
+    *_logged("asks", "Started"),
+    *_logged("failed", "Started"),
+    *_logged("done", "Started"),
+    *_logged("half", "(Started.*){2}"),
+    *_logged("pulls", "ErrImageNeverPull", "Failed"),
 )
 
 PODS = (
@@ -191,7 +191,7 @@ DEBUG = (
     Step(f"{_DEBUG} -it -q -c shell -- sh", typed=_SHELL),
     _until("get pod web -o jsonpath={.status.ephemeralContainerStatuses[*].state.terminated.exitCode}", "5 0 6"),
     Step("get pod web -o jsonpath={.status.ephemeralContainerStatuses[*].state.terminated.exitCode}"),
-    *_told("web", "(Started.*){6}"),
+    *_logged("web", "(Started.*){6}"),
     Step("describe pod web", form=EVENTS),
     Step(f"{_DEBUG} -c probe -- true"),
     Step(f"{_DEBUG} -c none --target=nosuch -- true"),

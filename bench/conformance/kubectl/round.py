@@ -4,10 +4,10 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-from bench.conformance.kubectl.cast import SPACE
 from bench.conformance.kubectl.commands import STEPS
-from bench.conformance.kubectl.giving import Hand
-from bench.conformance.kubectl.normal import normal
+from bench.conformance.kubectl.execution import CommandRunner
+from bench.conformance.kubectl.normalization import normalized
+from bench.conformance.kubectl.objects import NAMESPACE
 from bench.conformance.kubectl.steps import Step
 from tensile.sandbox.binaries import ProgramSet
 from tensile.sandbox.real_node import IMAGE
@@ -38,16 +38,16 @@ class Side(NamedTuple):
     scratch: Path
 
 
-def given(side: Side, kubectl: str) -> Answers:
+def run_commands(side: Side, kubectl: str) -> Answers:
     """Run all commands and return their answers; raises NotInTime if a step that later ones need does not succeed."""
     with tempfile.TemporaryDirectory(dir=side.scratch) as folder:
-        hand = _hand(side, kubectl, Path(folder))
-        _must(side.sandbox, side.cluster, "create", "namespace", SPACE)
-        _must(side.sandbox, side.cluster, "-n", SPACE, "wait", "--for=create", "serviceaccount/default")
+        runner = _hand(side, kubectl, Path(folder))
+        _must(side.sandbox, side.cluster, "create", "namespace", NAMESPACE)
+        _must(side.sandbox, side.cluster, "-n", NAMESPACE, "wait", "--for=create", "serviceaccount/default")
         try:
-            return _answers(hand)
+            return _answers(runner)
         finally:
-            side.sandbox.kubectl("delete", "namespace", SPACE, cluster=side.cluster)
+            side.sandbox.kubectl("delete", "namespace", NAMESPACE, cluster=side.cluster)
 
 
 def put_within_reach(sandbox: Sandbox) -> None:
@@ -68,26 +68,26 @@ def nodes_ready(sandbox: Sandbox) -> None:
 
 def gone(sandbox: Sandbox, cluster: str) -> None:
     """Wait until a cluster has nothing left of a round."""
-    _must(sandbox, cluster, "wait", "--for=delete", f"namespace/{SPACE}", "--timeout=60s")
+    _must(sandbox, cluster, "wait", "--for=delete", f"namespace/{NAMESPACE}", "--timeout=60s")
 
 
-def _hand(side: Side, kubectl: str, folder: Path) -> Hand:
+def _hand(side: Side, kubectl: str, folder: Path) -> CommandRunner:
     tree = folder / "tree" / "deep"
     tree.mkdir(parents=True)
     (tree / "one").write_text("1")
     (folder / "sent").write_bytes(bytes(range(256)) * 4096)
     names = {"node": NODES[side.cluster], "tmp": str(folder), "image": IMAGE}
-    return Hand(kubectl, side.sandbox.directory / f"{side.cluster}.kubeconfig", names, folder)
+    return CommandRunner(kubectl, side.sandbox.directory / f"{side.cluster}.kubeconfig", names, folder)
 
 
-def _answers(hand: Hand) -> Answers:
-    instead = {hand.names["node"]: "NODE", hand.names["tmp"]: "TMP"}
+def _answers(runner: CommandRunner) -> Answers:
+    instead = {runner.names["node"]: "NODE", runner.names["tmp"]: "TMP"}
     found: Answers = {}
     for step in STEPS:
         if step.until:
-            hand.wait(step)
+            runner.wait(step)
         else:
-            found[_title(step, found)] = normal(hand.give(step), step.form, instead)
+            found[_title(step, found)] = normalized(runner.run(step), step.form, instead)
     return found
 
 

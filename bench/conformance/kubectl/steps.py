@@ -15,7 +15,7 @@ EVENTS = "events"
 
 @dataclass(frozen=True)
 class Step:
-    """One command; `words` are kubectl's arguments in shell syntax.
+    """One command; `arguments_text` has kubectl's arguments in shell syntax.
 
     Attributes:
         stdin: the input of the pipe.
@@ -27,7 +27,7 @@ class Step:
         until: for a wait, the regular expression that the output has to match; the answer is not compared.
     """
 
-    words: str
+    arguments_text: str
     stdin: str = ""
     held: str = ""
     spdy: bool = False
@@ -39,4 +39,4 @@ class Step:
     @property
     def title(self) -> str:
         """The name of the command in results."""
-        return f"{self.words} (SPDY)" if self.spdy else self.words
+        return f"{self.arguments_text} (SPDY)" if self.spdy else self.arguments_text

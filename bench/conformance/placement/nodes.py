@@ -3,7 +3,7 @@
 from random import Random
 from typing import Any, NamedTuple
 
-from bench.conformance.placement.storage import Shelf, likely, shelf
+from bench.conformance.placement.random_storage import RandomStorage, likely, random_storage
 
 Manifest = dict[str, Any]
 
@@ -23,14 +23,14 @@ class RandomCluster(NamedTuple):
     mark: str
     nodes: list[Manifest]
     pods: list[Manifest]
-    shelf: Shelf
+    random_storage: RandomStorage
 
 
-def ground(chance: Random, mark: str) -> RandomCluster:
+def random_cluster(chance: Random, mark: str) -> RandomCluster:
     """Return a random cluster."""
     nodes = [node(chance, f"{mark}-{number}") for number in range(chance.randint(3, 8))]
     names = [one["metadata"]["name"] for one in nodes]
-    stock = shelf(chance, mark, names)
+    stock = random_storage(chance, mark, names)
     pods = [
         resident(chance, name, stock, f"r{name}-{number}") for name in names for number in range(chance.randint(0, 4))
     ]
@@ -73,13 +73,13 @@ def taints(chance: Random) -> list[Manifest]:
     return list(found.values())
 
 
-def resident(chance: Random, name: str, stock: Shelf, own: str) -> Manifest:
+def resident(chance: Random, name: str, stock: RandomStorage, own: str) -> Manifest:
     """Return a pod on a node, which may use ports or volumes, repel other pods, have ended, or be terminating."""
     spec: Manifest = {"nodeName": name, "containers": [container(chance)], "terminationGracePeriodSeconds": 0}
     metadata: Manifest = {"name": own, "namespace": chance.choice(NAMESPACES), "labels": pod_labels(chance)}
     if likely(chance, 0.15):
         spec["affinity"] = {
-            "podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [company_term(chance)]}
+            "podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [affinity_term(chance)]}
         }
     if likely(chance, 0.2):
         claim = chance.choice(stock.bound)
@@ -128,7 +128,7 @@ def pod_labels(chance: Random) -> dict[str, str]:
     return labels | ({"version": chance.choice("12")} if likely(chance, 0.5) else {})
 
 
-def company_term(chance: Random) -> Manifest:
+def affinity_term(chance: Random) -> Manifest:
     """Return a term of a pod affinity; its selector is by label, by expression, or matches everything."""
     term: Manifest = {"topologyKey": chance.choice((HOSTNAME, ZONE, "disk")), "labelSelector": label_selector(chance)}
     spaces = chance.choices(("own", "named", "selected"), (7, 2, 2))[0]

@@ -36,13 +36,13 @@ class Recorder:
         await self._runner.cleanup()
 
     async def _filter(self, request: web.Request) -> web.Response:
-        told: dict[str, Any] = await request.json()
-        names = told["NodeNames"]
-        self.found[told["Pod"]["metadata"]["uid"]] = frozenset(names)
+        review: dict[str, Any] = await request.json()
+        names = review["NodeNames"]
+        self.found[review["Pod"]["metadata"]["uid"]] = frozenset(names)
         return web.json_response({"NodeNames": [], "FailedNodes": dict.fromkeys(names, REASON), "Error": ""})
 
 
-def attend(sandbox: Sandbox, cluster: str, port: int) -> None:
+def use_extender(sandbox: Sandbox, cluster: str, port: int) -> None:
     """Restart a cluster's scheduler so that it calls the extender."""
     folder = sandbox.clusters[cluster].audit_log.parent
     config = Path(folder / "scheduler.yaml")

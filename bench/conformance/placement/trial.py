@@ -3,10 +3,10 @@
 from random import Random
 from typing import Any, NamedTuple
 
-from bench.conformance.placement.nodes import ground
+from bench.conformance.placement.nodes import random_cluster
+from bench.conformance.placement.pods import random_pod
 from bench.conformance.placement.recorder import REASON
-from bench.conformance.placement.seekers import seeker
-from bench.conformance.placement.stage import Answer, Stage
+from bench.conformance.placement.scheduling import Answer, SchedulingCluster
 from tensile.policy.placement.placement import FitResult, examine
 from tensile.policy.placement.snapshot import Snapshot, pod_of
 
@@ -26,15 +26,15 @@ class Outcome(NamedTuple):
     rewordings: list[str]
 
 
-async def trial(stage: Stage, seed: int, pods: int) -> Outcome:
+async def trial(cluster: SchedulingCluster, seed: int, pods: int) -> Outcome:
     """Compare the answers for a number of pods in one random cluster."""
     chance = Random(seed)
-    place = ground(chance, f"w{seed}")
+    place = random_cluster(chance, f"w{seed}")
     try:
-        snapshot = await stage.build(place)
-        answers = await stage.ask(seeker(chance, place, f"p{number}") for number in range(pods))
+        snapshot = await cluster.build(place)
+        answers = await cluster.schedule(random_pod(chance, place, f"p{number}") for number in range(pods))
     finally:
-        await stage.clear(place)
+        await cluster.clear(place)
     return compared(seed, answers, snapshot)
 
 
@@ -42,21 +42,21 @@ def compared(seed: int, answers: list[Answer], snapshot: Snapshot) -> Outcome:
     """Compare the scheduler's answers with placement's."""
     ours = [examine(pod_of(answer.pod), snapshot) for answer in answers]
     differences = [_difference(seed, *pair) for pair in zip(answers, ours, strict=True) if not _same(*pair)]
-    said = [
-        f"seed {seed}: {answer.message!r} / {words(one)!r}"
+    counts = [
+        f"seed {seed}: {answer.message!r} / {expected_message(one)!r}"
         for answer, one in zip(answers, ours, strict=True)
-        if _same(answer, one) and not is_worded(answer.message, one)
+        if _same(answer, one) and not has_expected_message(answer.message, one)
     ]
     same = len(answers) - len(differences)
-    return Outcome(len(answers), same, sum(bool(one.found) for one in answers), same - len(said), differences, said)
+    return Outcome(len(answers), same, sum(bool(one.found) for one in answers), same - len(counts), differences, counts)
 
 
-def is_worded(message: str, ours: FitResult) -> bool:
+def has_expected_message(message: str, ours: FitResult) -> bool:
     """Report whether the scheduler's message begins with placement's; it may add a part about preemption."""
-    return message.startswith(words(ours))
+    return message.startswith(expected_message(ours))
 
 
-def words(ours: FitResult) -> str:
+def expected_message(ours: FitResult) -> str:
     """Return the message that the scheduler has to set if the extender rejected the nodes that fit."""
     if ours.nowhere:
         return ours.message
@@ -66,8 +66,8 @@ def words(ours: FitResult) -> str:
     for refusal in ours.refused.values():
         for reason in refusal.reasons:
             counted[reason] = counted.get(reason, 0) + 1
-    told = sorted([*recorded, *(f"{count} {reason}" for reason, count in counted.items())])
-    return f"0/{total} nodes are available: {', '.join(told)}."
+    reasons = sorted([*recorded, *(f"{count} {reason}" for reason, count in counted.items())])
+    return f"0/{total} nodes are available: {', '.join(reasons)}."
 
 
 def _same(answer: Answer, ours: FitResult) -> bool:
@@ -78,7 +78,8 @@ def _difference(seed: int, answer: Answer, ours: FitResult) -> str:
     spec: dict[str, Any] = {key: value for key, value in answer.pod["spec"].items() if key in _TOLD and value}
     fitting = set(ours.fitting)
     only = f"scheduler only {sorted(answer.found - fitting)}, ours only {sorted(fitting - answer.found)}"
-    return f"seed {seed}, pod {answer.pod['metadata']['name']}: {only}: {answer.message!r} / {words(ours)!r}: {spec}"
+    messages = f"{answer.message!r} / {expected_message(ours)!r}"
+    return f"seed {seed}, pod {answer.pod['metadata']['name']}: {only}: {messages}: {spec}"
 
 
 _TOLD = ("affinity", "nodeSelector", "tolerations", "topologySpreadConstraints", "volumes", "resources")

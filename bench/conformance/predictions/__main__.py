@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.conformance.predictions.cases import CASES
-from bench.conformance.predictions.playing import played
-from bench.conformance.predictions.stage import THREE, Stage
+from bench.conformance.predictions.run_case import run_case
+from bench.conformance.predictions.setup import THREE, PredictionClusters
 from bench.kit.clusters import on_clusters
 from bench.kit.reporting import RESULTS, keep, verdict
 from tensile.sandbox.sandbox import Sandbox
@@ -28,13 +28,13 @@ NAME = "predictions"
 async def scenario(sandbox: Sandbox, names: Iterable[str]) -> dict[str, Any]:
     """Play cases one after the other."""
     found: dict[str, Any] = {}
-    async with Stage(sandbox) as stage:
+    async with PredictionClusters(sandbox) as clusters:
         for name in names:
             begin = time.monotonic()
-            found[name] = await played(stage, name, CASES[name])
+            found[name] = await run_case(clusters, name, CASES[name])
             taken = round(time.monotonic() - begin, 1)
-            print(f"{name}: {found[name]['differences'] or 'as said'} ({taken} s)", flush=True)
-    broken = [f"{name}: {words}" for name, one in found.items() for words in one["differences"]]
+            print(f"{name}: {found[name]['differences'] or 'as predicted'} ({taken} s)", flush=True)
+    broken = [f"{name}: {failure}" for name, one in found.items() for failure in one["differences"]]
     equal = sum(not one["differences"] for one in found.values())
     return {"cases": len(found), "equal": equal, "found": found, "broken": broken}
 
@@ -42,12 +42,14 @@ async def scenario(sandbox: Sandbox, names: Iterable[str]) -> dict[str, Any]:
 def main() -> int:
     """Run the selected cases, keep the result, and return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES), help="cases to play")
-    parser.add_argument("--sandbox", type=Path, help="a sandbox of three lowers that runs, instead of one of its own")
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    given = parser.parse_args()
-    kubernetes, result = on_clusters(lambda sandbox, _scratch: scenario(sandbox, given.only), given.sandbox, THREE)
-    path = keep(given.results, f"faults-{NAME}", kubernetes, result)
+    parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES), help="the cases to run; default: all")
+    parser.add_argument(
+        "--sandbox", type=Path, help="the directory of a running sandbox with three lowers; default: start one"
+    )
+    parser.add_argument("--results", type=Path, default=RESULTS, help="the folder in which to write the result")
+    args = parser.parse_args()
+    kubernetes, result = on_clusters(lambda sandbox, _scratch: scenario(sandbox, args.only), args.sandbox, THREE)
+    path = keep(args.results, f"faults-{NAME}", kubernetes, result)
     return verdict(NAME, result["broken"], path)
 
 

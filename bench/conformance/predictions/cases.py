@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from bench.conformance.predictions.stage import BUDGETS, A, B, C, Stage
+from bench.conformance.predictions.setup import BUDGETS, A, B, C, PredictionClusters
 from bench.kit.sites import NODES, PODS
 from tensile.names import TRIED
 from tensile.policy.descheduler.limits import EvictionRecord, encode_records
 
 SSD = {"disk": "ssd"}
-Scene = Callable[[Stage], Awaitable[None]]
+Scene = Callable[[PredictionClusters], Awaitable[None]]
 
 
 @dataclass(frozen=True)
@@ -33,191 +33,191 @@ class Case:
     """Whether pods may also move to a lower in which they were predicted to wait."""
 
 
-async def fragments(stage: Stage) -> None:
+async def fragments(clusters: PredictionClusters) -> None:
     """The lower has capacity for the pod in sum, but on no single node; another lower has it on one."""
-    await _stuck(stage)
-    await stage.offer(B, 4)
+    await _stuck(clusters)
+    await clusters.offer(B, 4)
 
 
-async def choice(stage: Stage) -> None:
+async def choice(clusters: PredictionClusters) -> None:
     """Two other lowers have capacity."""
-    await _stuck(stage)
-    await stage.offer(B, 4)
-    await stage.offer(C, 4)
+    await _stuck(clusters)
+    await clusters.offer(B, 4)
+    await clusters.offer(C, 4)
 
 
-async def one_each(stage: Stage) -> None:
+async def one_each(clusters: PredictionClusters) -> None:
     """There are two replicas, and two other lowers with capacity for one each."""
-    await stage.offer(A, 2, 2, 2)
-    await stage.deploy("web", 2, 3)
-    await stage.waits("web", 2, A)
-    await stage.offer(B, 3)
-    await stage.offer(C, 3)
+    await clusters.offer(A, 2, 2, 2)
+    await clusters.deploy("web", 2, 3)
+    await clusters.waits("web", 2, A)
+    await clusters.offer(B, 3)
+    await clusters.offer(C, 3)
 
 
-async def two_owners(stage: Stage) -> None:
+async def two_owners(clusters: PredictionClusters) -> None:
     """The same with pods of two owners: the lower predicted for one owner's pod is not denied to the other's."""
-    await stage.offer(A, 2, 2, 2)
+    await clusters.offer(A, 2, 2, 2)
     for app in ("one", "other"):
-        await stage.deploy(app, 1, 3)
-        await stage.waits(app, 1, A)
-    await stage.offer(B, 3)
-    await stage.offer(C, 3)
+        await clusters.deploy(app, 1, 3)
+        await clusters.waits(app, 1, A)
+    await clusters.offer(B, 3)
+    await clusters.offer(C, 3)
 
 
-async def partial_fit(stage: Stage) -> None:
+async def partial_fit(clusters: PredictionClusters) -> None:
     """There is capacity for one of two pods: the other stays, before and after the first has moved."""
-    await stage.offer(A, 2, 2, 2)
-    await stage.deploy("web", 2, 3)
-    await stage.waits("web", 2, A)
-    await stage.offer(B, 4)
+    await clusters.offer(A, 2, 2, 2)
+    await clusters.deploy("web", 2, 3)
+    await clusters.waits("web", 2, A)
+    await clusters.offer(B, 4)
 
 
-async def limit(stage: Stage) -> None:
+async def limit(clusters: PredictionClusters) -> None:
     """Five pods require a node label that their lower does not have, and two may leave at a time."""
-    await stage.offer(A, 9)
-    await stage.deploy("web", 5, 1, {"nodeSelector": SSD})
-    await stage.waits("web", 5, A)
-    await _ssd(stage, B, 9)
+    await clusters.offer(A, 9)
+    await clusters.deploy("web", 5, 1, {"nodeSelector": SSD})
+    await clusters.waits("web", 5, A)
+    await _ssd(clusters, B, 9)
 
 
-async def two_sources(stage: Stage) -> None:
+async def two_sources(clusters: PredictionClusters) -> None:
     """Three pods each in two lowers, of which two may leave each at a time, fit the third lower."""
-    await stage.offer(A, 3)
-    await stage.deploy("one", 3, 1, {"nodeSelector": SSD})
-    await stage.waits("one", 3, A)
-    await stage.offer(B, 3)
-    await stage.deploy("other", 3, 1, {"nodeSelector": SSD})
-    await stage.waits("other", 3, B)
-    await _ssd(stage, C, 9)
+    await clusters.offer(A, 3)
+    await clusters.deploy("one", 3, 1, {"nodeSelector": SSD})
+    await clusters.waits("one", 3, A)
+    await clusters.offer(B, 3)
+    await clusters.deploy("other", 3, 1, {"nodeSelector": SSD})
+    await clusters.waits("other", 3, B)
+    await _ssd(clusters, C, 9)
 
 
-async def contended(stage: Stage) -> None:
+async def contended(clusters: PredictionClusters) -> None:
     """There is one pod each in two lowers, and capacity for one in the third: the one that waits longer gets it."""
-    await stage.offer(A, 2, 2)
-    await stage.deploy("older", 1, 3)
-    await stage.waits("older", 1, A)
-    await stage.offer(B, 2, 2)
-    await stage.deploy("younger", 1, 3)
-    await stage.waits("younger", 1, B)
-    await stage.offer(C, 4)
+    await clusters.offer(A, 2, 2)
+    await clusters.deploy("older", 1, 3)
+    await clusters.waits("older", 1, A)
+    await clusters.offer(B, 2, 2)
+    await clusters.deploy("younger", 1, 3)
+    await clusters.waits("younger", 1, B)
+    await clusters.offer(C, 4)
 
 
-async def cooldown(stage: Stage) -> None:
+async def cooldown(clusters: PredictionClusters) -> None:
     """A pod of the same owner has left the second lower recently, so the pod moves to the third."""
-    await _left(stage, await _stuck(stage), B)
-    await stage.offer(B, 4)
-    await stage.offer(C, 4)
+    await _left(clusters, await _stuck(clusters), B)
+    await clusters.offer(B, 4)
+    await clusters.offer(C, 4)
 
 
-async def cooldown_deadlock(stage: Stage) -> None:
+async def cooldown_deadlock(clusters: PredictionClusters) -> None:
     """A pod of the owner has left the second lower recently, and the third lacks capacity: the pod stays."""
-    await _left(stage, await _stuck(stage), B)
-    await stage.offer(B, 4)
-    await stage.offer(C, 2, 2)
+    await _left(clusters, await _stuck(clusters), B)
+    await clusters.offer(B, 4)
+    await clusters.offer(C, 2, 2)
 
 
-async def deadlock(stage: Stage) -> None:
+async def deadlock(clusters: PredictionClusters) -> None:
     """Each lower has capacity in sum, but not on a single node."""
-    await _stuck(stage)
-    await stage.offer(B, 2, 2)
-    await stage.offer(C, 2, 2, 2)
+    await _stuck(clusters)
+    await clusters.offer(B, 2, 2)
+    await clusters.offer(C, 2, 2, 2)
 
 
-async def tainted(stage: Stage) -> None:
+async def tainted(clusters: PredictionClusters) -> None:
     """The node with capacity in the second lower has a taint."""
-    await _stuck(stage)
-    await stage.taint(B, 1)
-    await stage.offer(B, 4)
-    await stage.offer(C, 4)
+    await _stuck(clusters)
+    await clusters.taint(B, 1)
+    await clusters.offer(B, 4)
+    await clusters.offer(C, 4)
 
 
-async def selected(stage: Stage) -> None:
+async def selected(clusters: PredictionClusters) -> None:
     """The pod requires one of two lowers by name, so the third is excluded, and a label of real nodes."""
-    await stage.offer(A, 4)
+    await clusters.offer(A, 4)
     affinity = {"key": "clusterID", "operator": "In", "values": [A, B]}
     terms = {"nodeSelectorTerms": [{"matchExpressions": [affinity]}]}
     spec = {
         "nodeSelector": SSD,
         "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}},
     }
-    await stage.deploy("web", 1, 3, spec)
-    await stage.waits("web", 1, A)
-    await _ssd(stage, B, 4)
-    await _ssd(stage, C, 4)
+    await clusters.deploy("web", 1, 3, spec)
+    await clusters.waits("web", 1, A)
+    await _ssd(clusters, B, 4)
+    await _ssd(clusters, C, 4)
 
 
-async def closed(stage: Stage) -> None:
+async def closed(clusters: PredictionClusters) -> None:
     """The topology file cordons the second lower."""
-    await _stuck(stage)
-    await stage.offer(B, 4)
-    await stage.offer(C, 4)
-    await stage.maintain(B, "cordon")
+    await _stuck(clusters)
+    await clusters.offer(B, 4)
+    await clusters.offer(C, 4)
+    await clusters.maintain(B, "cordon")
 
 
-async def node_lost(stage: Stage) -> None:
+async def node_lost(clusters: PredictionClusters) -> None:
     """The node that had capacity in the second lower is deleted."""
-    await _stuck(stage)
-    await stage.offer(B, 4, 2)
-    await stage.offer(C, 4)
-    await stage.lose(B, 1)
-    await stage.offers(B, 2)
+    await _stuck(clusters)
+    await clusters.offer(B, 4, 2)
+    await clusters.offer(C, 4)
+    await clusters.stop_node(B, 1)
+    await clusters.offers(B, 2)
 
 
-async def mixed_owners(stage: Stage) -> None:
+async def mixed_owners(clusters: PredictionClusters) -> None:
     """The pods belong to a Deployment whose budget allows no disruption, a StatefulSet, a Job, and no owner."""
-    await stage.offer(A, 9)
+    await clusters.offer(A, 9)
     spec = {"nodeSelector": SSD}
-    await stage.deploy("web", 1, 1, spec)
-    await stage.make(BUDGETS, {"metadata": {"name": "web"}, "spec": {"maxUnavailable": 0, "selector": _of("web")}})
-    body = {"serviceName": "db", "replicas": 1, "selector": _of("db"), "template": stage.template("db", 1, spec)}
-    await stage.make("/apis/apps/v1/namespaces/{}/statefulsets", {"metadata": {"name": "db"}, "spec": body})
-    once = stage.template("once", 1, {**spec, "restartPolicy": "Never"})
+    await clusters.deploy("web", 1, 1, spec)
+    await clusters.make(BUDGETS, {"metadata": {"name": "web"}, "spec": {"maxUnavailable": 0, "selector": _of("web")}})
+    body = {"serviceName": "db", "replicas": 1, "selector": _of("db"), "template": clusters.template("db", 1, spec)}
+    await clusters.make("/apis/apps/v1/namespaces/{}/statefulsets", {"metadata": {"name": "db"}, "spec": body})
+    once = clusters.template("once", 1, {**spec, "restartPolicy": "Never"})
     once["metadata"]["annotations"] = {"sandbox.tensile-kube.io/outcome": "run"}  # otherwise the sandbox completes it
     ignored = {"rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]}
     job = {"template": once, "podFailurePolicy": ignored}
-    await stage.make("/apis/batch/v1/namespaces/{}/jobs", {"metadata": {"name": "once"}, "spec": job})
-    alone = stage.template("alone", 1, spec)
-    await stage.make(PODS, {"metadata": {"name": "alone", **alone["metadata"]}, "spec": alone["spec"]})
+    await clusters.make("/apis/batch/v1/namespaces/{}/jobs", {"metadata": {"name": "once"}, "spec": job})
+    alone = clusters.template("alone", 1, spec)
+    await clusters.make(PODS, {"metadata": {"name": "alone", **alone["metadata"]}, "spec": alone["spec"]})
     for app in ("web", "db", "once", "alone"):
-        await stage.waits(app, 1, A)
-    await _ssd(stage, B, 9)
+        await clusters.waits(app, 1, A)
+    await _ssd(clusters, B, 9)
 
 
-async def drained(stage: Stage) -> None:
+async def drained(clusters: PredictionClusters) -> None:
     """Three running pods leave for two other lowers that have capacity for all."""
-    await _running(stage, 3, 1)
-    await stage.offer(B, 4)
-    await stage.offer(C, 4)
+    await _running(clusters, 3, 1)
+    await clusters.offer(B, 4)
+    await clusters.offer(C, 4)
 
 
-async def drained_slowly(stage: Stage) -> None:
+async def drained_slowly(clusters: PredictionClusters) -> None:
     """A budget allows one pod at a time to be unavailable."""
-    await _running(stage, 3, 1)
-    await stage.make(BUDGETS, {"metadata": {"name": "web"}, "spec": {"maxUnavailable": 1, "selector": _of("web")}})
-    await stage.offer(B, 3)
+    await _running(clusters, 3, 1)
+    await clusters.make(BUDGETS, {"metadata": {"name": "web"}, "spec": {"maxUnavailable": 1, "selector": _of("web")}})
+    await clusters.offer(B, 3)
 
 
-async def drained_in_part(stage: Stage) -> None:
+async def drained_in_part(clusters: PredictionClusters) -> None:
     """There is capacity for one of two pods: the other has no node afterwards."""
-    await _running(stage, 2, 3)
-    await stage.offer(B, 4)
+    await _running(clusters, 2, 3)
+    await clusters.offer(B, 4)
 
 
-async def drained_blindly(stage: Stage) -> None:
+async def drained_blindly(clusters: PredictionClusters) -> None:
     """One lower has capacity on one node, another in sum: the upper scheduler cannot distinguish them."""
-    await _running(stage, 1, 3)
-    await stage.offer(B, 4)
-    await stage.offer(C, 2, 2)
+    await _running(clusters, 1, 3)
+    await clusters.offer(B, 4)
+    await clusters.offer(C, 2, 2)
 
 
-async def drained_with_one_alone(stage: Stage) -> None:
+async def drained_with_one_alone(clusters: PredictionClusters) -> None:
     """One of the pods has no controller, so the engine creates it again."""
-    await _running(stage, 2, 1)
-    alone = stage.template("alone", 1)
-    await stage.make(PODS, {"metadata": {"name": "alone", **alone["metadata"]}, "spec": alone["spec"]})
-    await stage.runs("alone", 1)
-    await stage.offer(B, 4)
+    await _running(clusters, 2, 1)
+    alone = clusters.template("alone", 1)
+    await clusters.make(PODS, {"metadata": {"name": "alone", **alone["metadata"]}, "spec": alone["spec"]})
+    await clusters.runs("alone", 1)
+    await clusters.offer(B, 4)
 
 
 TWO = {"maxEvictionsPerNode": 2}
@@ -246,32 +246,32 @@ CASES: Mapping[str, Case] = {
 }
 
 
-async def _stuck(stage: Stage) -> str:
+async def _stuck(clusters: PredictionClusters) -> str:
     """Leave a pod pending in the first lower, whose capacity is on no single node; return its owner's UID."""
-    await stage.offer(A, 2, 2)
-    owner = await stage.deploy("web", 1, 3)
-    await stage.waits("web", 1, A)
+    await clusters.offer(A, 2, 2)
+    owner = await clusters.deploy("web", 1, 3)
+    await clusters.waits("web", 1, A)
     return owner
 
 
-async def _running(stage: Stage, replicas: int, slots: int) -> None:
+async def _running(clusters: PredictionClusters, replicas: int, slots: int) -> None:
     """Run pods in the first lower."""
-    await stage.offer(A, 9)
-    await stage.deploy("web", replicas, slots)
-    await stage.runs("web", replicas)
+    await clusters.offer(A, 9)
+    await clusters.deploy("web", replicas, slots)
+    await clusters.runs("web", replicas)
 
 
-async def _ssd(stage: Stage, lower: str, slots: int) -> None:
+async def _ssd(clusters: PredictionClusters, lower: str, slots: int) -> None:
     """Add that label and an amount of capacity to a node of a lower cluster."""
-    await stage.label(lower, 1, **SSD)
-    await stage.offer(lower, slots)
+    await clusters.label(lower, 1, **SSD)
+    await clusters.offer(lower, slots)
 
 
-async def _left(stage: Stage, owner: str, lower: str) -> None:
+async def _left(clusters: PredictionClusters, owner: str, lower: str) -> None:
     """Record that a pod of an owner left a lower two minutes ago, as the engine does."""
     node = f"{NODES}/{lower}"
     note = EvictionRecord(owner, "long-gone", datetime.now(UTC) - timedelta(minutes=2), (lower,))
-    await stage.edit(stage.upper, node, {"metadata": {"annotations": {TRIED: encode_records([note])}}})
+    await clusters.edit(clusters.upper, node, {"metadata": {"annotations": {TRIED: encode_records([note])}}})
 
 
 def _of(app: str) -> dict[str, Any]:

@@ -22,9 +22,9 @@ import orjson
 import yaml
 
 from bench.conformance.burst import is_refused
-from bench.conformance.preemption.scenes import CLASSES, PORT, Member, Place, Scene, needless, plight, scene
+from bench.conformance.preemption.scenes import CLASSES, PORT, Member, Scene, SceneNode, needless, scene, situation
 from bench.kit.oracles import is_ready
-from bench.kit.parties import nodes_usable
+from bench.kit.participants import wait_until_nodes_usable
 from bench.kit.sites import NODES, PODS, Manifest, Refused, Site, until
 from bench.kit.trial import NAMESPACE, Trial, run
 from bench.kit.workload import PROVIDER
@@ -54,7 +54,7 @@ class Outcome(NamedTuple):
     seconds: float
 
 
-def manifest(member: Member, place: Place | None, *, above: bool) -> Manifest:
+def manifest(member: Member, place: SceneNode | None, *, above: bool) -> Manifest:
     """Return a pod for the upper cluster, or for one that has its real node itself."""
     container: Manifest = {"name": "c", "image": "nginx", "resources": {"requests": {"cpu": f"{member.cpu}m"}}}
     if member.port:
@@ -76,7 +76,7 @@ def manifest(member: Member, place: Place | None, *, above: bool) -> Manifest:
     return {"metadata": {"name": member.name, "labels": labels, "annotations": notes}, "spec": spec}
 
 
-def node(place: Place) -> Manifest:
+def node(place: SceneNode) -> Manifest:
     """Return a real node."""
     room = {"cpu": f"{place.cpu}m", "memory": "64Gi", "pods": "50"}
     meta = {"name": place.name, "labels": {HOST: place.name}, "annotations": {"kwok.x-k8s.io/node": "fake"}}
@@ -89,7 +89,7 @@ def budget(app: str, least: int) -> Manifest:
     return {"metadata": {"name": app}, "spec": {"minAvailable": least, "selector": {"matchLabels": {"app": app}}}}
 
 
-class Stage:
+class PreemptionClusters:
     """Both sides; `upper` is the side with virtual nodes, `stock` the cluster with all real nodes."""
 
     def __init__(self, trial: Trial) -> None:
@@ -215,7 +215,7 @@ async def _made(site: Site, path: str, body: Manifest) -> None:
             raise
 
 
-async def _ready(site: Site, place: Place) -> bool:
+async def _ready(site: Site, place: SceneNode) -> bool:
     found = await site.call("GET", f"{NODES}/{place.name}")
     return is_ready(found) and not [one for one in found["spec"].get("taints") or () if "not-ready" in one["key"]]
 
@@ -267,24 +267,29 @@ def without(sandbox: Sandbox, lower: str) -> None:
     path.write_text(yaml.safe_dump(topology, sort_keys=False))
 
 
-async def scenario(sandbox: Sandbox, given: Namespace) -> dict[str, Any]:
+async def scenario(sandbox: Sandbox, args: Namespace) -> dict[str, Any]:
     """Play one scene after the other."""
     without(sandbox, STOCK)
     rows: list[dict[str, Any]] = []
-    told = 0
+    nominated = 0
     lowers = tuple(name for name in sandbox.clusters if name not in (UPPER, STOCK))
     async with Trial(sandbox) as trial:
-        stage = Stage(trial)
+        stage = PreemptionClusters(trial)
         await stage.prepare()
         trial.start_engine()
-        await nodes_usable(trial.upper, len(lowers))
-        for number in range(given.first, given.first + given.rounds):
-            made = scene(Random(f"{given.seed}/{number}"), number, lowers)
+        await wait_until_nodes_usable(trial.upper, len(lowers))
+        for number in range(args.first, args.first + args.rounds):
+            made = scene(Random(f"{args.seed}/{number}"), number, lowers)
             await stage.build(made)
             ours, stock = await asyncio.gather(stage.outcome(stage.upper, made), stage.outcome(stage.stock, made))
             by_engine = sum(b'"preempting"' in line for line in trial.log.read_bytes().splitlines())
-            row = {"scene": number, "plight": plight(made), **judged(made, ours, stock), "by_engine": by_engine - told}
-            told = by_engine
+            row = {
+                "scene": number,
+                "plight": situation(made),
+                **judged(made, ours, stock),
+                "by_engine": by_engine - nominated,
+            }
+            nominated = by_engine
             rows.append(row)
             if not row["agreed"] or row["in_vain"]:
                 print(made, flush=True)
@@ -294,10 +299,10 @@ async def scenario(sandbox: Sandbox, given: Namespace) -> dict[str, Any]:
 
 
 def _arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--first", type=int, default=0, help="number of the first scene")
+    parser.add_argument("--first", type=int, default=0, help="the number of the first scene")
 
 
 if __name__ == "__main__":
     size = Options(lowers=3, nodes=0, extender=True)
-    words = __doc__ or ""
-    sys.exit(run("preemption", scenario, size, pods=1, rounds=100, words=words, arguments=_arguments))
+    doc = __doc__ or ""
+    sys.exit(run("preemption", scenario, size, pods=1, rounds=100, doc=doc, arguments=_arguments))

@@ -23,7 +23,7 @@ _PORT, _EXCLUSIVE = 0.15, 0.1
 
 
 @dataclass(frozen=True)
-class Place:
+class SceneNode:
     """A real node behind the virtual node `lower`; `cpu` is in thousandths."""
 
     name: str
@@ -58,13 +58,13 @@ class Member:
 class Scene:
     """The nodes and pods before, and the preemptor; `budgets` are the minimum numbers of pods by app."""
 
-    places: tuple[Place, ...]
+    places: tuple[SceneNode, ...]
     members: tuple[Member, ...]
     budgets: dict[str, int]
     comer: Member
 
 
-PLIGHTS = {"fragments": 35, "full": 30, "fragments in vain": 15, "full in vain": 10, "room": 10}
+SITUATIONS = {"fragments": 35, "full": 30, "fragments in vain": 15, "full in vain": 10, "room": 10}
 """The kinds of scenes, and how many of a hundred are of each.
 
 The preemptor fits ("room"), or only by the sum of free capacity ("fragments"), or not even by that ("full"). With
@@ -74,8 +74,8 @@ The preemptor fits ("room"), or only by the sum of free capacity ("fragments"), 
 
 def scene(random: Random, number: int, lowers: tuple[str, ...]) -> Scene:
     """Return a random scene behind one or two virtual nodes."""
-    (wanted,) = random.choices(tuple(PLIGHTS), tuple(PLIGHTS.values()))
-    while not is_same(made := _any(random, number, lowers)) or plight(made) != wanted:
+    (wanted,) = random.choices(tuple(SITUATIONS), tuple(SITUATIONS.values()))
+    while not is_same(made := _any(random, number, lowers)) or situation(made) != wanted:
         pass
     return made
 
@@ -95,7 +95,7 @@ def _lesser(scene: Scene) -> frozenset[str]:
     return frozenset(one.name for one in scene.members if one.priority < scene.comer.priority)
 
 
-def plight(scene: Scene) -> str:
+def situation(scene: Scene) -> str:
     """Return the kind of a scene, which neither scheduler knows."""
     names = [place.name for place in scene.places]
     if any(fits(scene, name, frozenset(), virtual=True) for name in names):
@@ -111,7 +111,7 @@ def _any(random: Random, number: int, lowers: tuple[str, ...]) -> Scene:
     """Return a random scene of any kind."""
     used = random.sample(lowers, random.randint(1, len(lowers)))
     places = tuple(
-        Place(f"s{number}-{lower}-{each}", lower, random.choice(SIZES), random.random() < _CORDONED)
+        SceneNode(f"s{number}-{lower}-{each}", lower, random.choice(SIZES), random.random() < _CORDONED)
         for lower in used
         for each in range(random.randint(2, 4))
     )
@@ -136,7 +136,7 @@ def _any(random: Random, number: int, lowers: tuple[str, ...]) -> Scene:
     return Scene(places, tuple(members), budgets, comer)
 
 
-def _members(random: Random, place: Place, first: int, *, crowded: bool) -> list[Member]:
+def _members(random: Random, place: SceneNode, first: int, *, crowded: bool) -> list[Member]:
     """Return random pods that fill a node, completely or in part."""
     left = place.cpu - (0 if crowded else random.randrange(0, place.cpu, _STEP))
     found: list[Member] = []

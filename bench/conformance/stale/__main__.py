@@ -16,12 +16,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench.conformance.stale.harmless import HARMLESS
-from bench.conformance.stale.harmless import prepare as prepare_harmless
-from bench.conformance.stale.others import OTHERS, Other, converge
-from bench.conformance.stale.stage import GROUND, Done, Stage
-from bench.conformance.stale.subjects import WORDS, Change, Subject, subjects
-from bench.conformance.stale.subjects import prepare as prepare_subjects
+from bench.conformance.stale.mirrored_kinds import WORDS, Change, Subject, subjects
+from bench.conformance.stale.mirrored_kinds import prepare as prepare_subjects
+from bench.conformance.stale.other_changes import OTHER_CHANGES, OtherChange, converge
+from bench.conformance.stale.setup import GROUND, Done, PlanClusters
+from bench.conformance.stale.unrelated_changes import UNRELATED_CHANGES
+from bench.conformance.stale.unrelated_changes import prepare as prepare_harmless
 from bench.kit.clusters import on_clusters
 from bench.kit.reporting import RESULTS, keep, verdict
 from bench.kit.sites import NotInTime, Refused
@@ -41,13 +41,13 @@ def named() -> Cases:
 def wrong(done: Done, wrote: list[str], says: str, about: str = "") -> Iterator[str]:
     """Yield how a refusal differs from the expected one; each line on what has changed has to contain `about`."""
     lines = done.err.removeprefix("Error: ").splitlines()
-    told = "; ".join(lines) or done.out[-300:]
+    output = "; ".join(lines) or done.out[-300:]
     if done.code != 1:
-        yield f"exit code {done.code}: {told}"
+        yield f"exit code {done.code}: {output}"
     if not lines or STALE not in lines[0] or lines[-1] != UNCHANGED:
-        yield f"not said to be stale: {told}"
+        yield f"not reported as stale: {output}"
     elif not any(re.search(says, line) for line in lines[1:-1]):
-        yield f"said otherwise than {says!r}: {told}"
+        yield f"another message than {says!r}: {output}"
     else:
         yield from (f"said besides: {line}" for line in lines[1:-1] if about not in line)
     yield from (f"it wrote: {one}" for one in wrote)
@@ -67,44 +67,44 @@ async def tried(name: str, attempt: Attempt) -> list[str]:
     return found
 
 
-async def about_kinds(stage: Stage, cases: Cases) -> dict[str, list[str]]:
+async def about_kinds(clusters: PlanClusters, cases: Cases) -> dict[str, list[str]]:
     """Try the cases of mirrored kinds, with plans of their namespace, so that applying one affects no other kind."""
-    await prepare_subjects(stage, [one for one, _ in cases.values()])
+    await prepare_subjects(clusters, [one for one, _ in cases.values()])
 
     async def attempt(subject: Subject, change: Change) -> list[str]:
         """Save a plan of the subject's namespace, change the subject, and apply the plan."""
         says = rf"{subject.lower}: {subject.sort.kind} {subject.namespace}/{subject.name}: "
         says += f"({'|'.join(WORDS[one] for one in change.reasons)})"
-        await stage.save("--namespace", subject.namespace)
-        await change.way(stage, subject)
-        return [*wrong(*await stage.apply(), says, subject.namespace)]
+        await clusters.save("--namespace", subject.namespace)
+        await change.way(clusters, subject)
+        return [*wrong(*await clusters.apply(), says, subject.namespace)]
 
     return {name: await tried(name, partial(attempt, *case)) for name, case in cases.items()}
 
 
-async def about_others(stage: Stage, names: list[str]) -> dict[str, list[str]]:
+async def about_others(clusters: PlanClusters, names: list[str]) -> dict[str, list[str]]:
     """Try the other cases."""
-    await converge(stage)
+    await converge(clusters)
 
-    async def attempt(case: Other) -> list[str]:
+    async def attempt(case: OtherChange) -> list[str]:
         """Save a plan, make the change of the case, and apply the plan."""
         if case.before is not None:
-            await case.before(stage)
-        await stage.save()
-        async with case.changed(stage):
-            return [*wrong(*await stage.apply(), case.says)]
+            await case.before(clusters)
+        await clusters.save()
+        async with case.changed(clusters):
+            return [*wrong(*await clusters.apply(), case.says)]
 
-    return {name: await tried(name, partial(attempt, OTHERS[name])) for name in names}
+    return {name: await tried(name, partial(attempt, OTHER_CHANGES[name])) for name in names}
 
 
-async def harmless(stage: Stage, names: list[str]) -> dict[str, list[str]]:
+async def unrelated_changes(clusters: PlanClusters, names: list[str]) -> dict[str, list[str]]:
     """Try the changes that must not make a plan stale."""
-    await prepare_harmless(stage)
+    await prepare_harmless(clusters)
 
     async def attempt(name: str) -> list[str]:
         """Make the change, and apply the saved plan, which has to apply its step."""
-        await HARMLESS[name](stage)
-        done, wrote = await stage.apply()
+        await UNRELATED_CHANGES[name](clusters)
+        done, wrote = await clusters.apply()
         found = [] if "Applied" in done.out + done.err else [f"refused: {done.err}"]
         if not any("/nodes/" in one for one in wrote):
             found.append("the label of the Node was not written")
@@ -112,8 +112,8 @@ async def harmless(stage: Stage, names: list[str]) -> dict[str, list[str]]:
 
     found: dict[str, list[str]] = {}
     for name in names:
-        await converge(stage)
-        await stage.save()
+        await converge(clusters)
+        await clusters.save()
         found[name] = await tried(name, partial(attempt, name))
     return found
 
@@ -121,11 +121,11 @@ async def harmless(stage: Stage, names: list[str]) -> dict[str, list[str]]:
 async def scenario(sandbox: Sandbox, match: str) -> dict[str, Any]:
     """Try all cases whose name matches a regular expression."""
     cases = {name: case for name, case in named().items() if re.search(match, name)}
-    async with Stage(sandbox) as stage:
-        fine = await harmless(stage, [name for name in HARMLESS if re.search(match, name)])
-        stale = await about_others(stage, [name for name in OTHERS if re.search(match, name)])
-        stale |= await about_kinds(stage, cases)
-    broken = [f"{name}: {words}" for name, found in (fine | stale).items() for words in found]
+    async with PlanClusters(sandbox) as clusters:
+        fine = await unrelated_changes(clusters, [name for name in UNRELATED_CHANGES if re.search(match, name)])
+        stale = await about_others(clusters, [name for name in OTHER_CHANGES if re.search(match, name)])
+        stale |= await about_kinds(clusters, cases)
+    broken = [f"{name}: {failure}" for name, found in (fine | stale).items() for failure in found]
     return {
         "stale": len(stale),
         "refused": sum(not found for found in stale.values()),
@@ -138,11 +138,11 @@ async def scenario(sandbox: Sandbox, match: str) -> dict[str, Any]:
 def main() -> int:
     """Run the selected cases, keep the result, and return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--match", default="", help="only cases whose name this regular expression matches")
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    given = parser.parse_args()
-    kubernetes, result = on_clusters(lambda sandbox, _scratch: scenario(sandbox, given.match), None, GROUND)
-    path = keep(given.results, f"faults-{NAME}", kubernetes, result)
+    parser.add_argument("--match", default="", help="run only the cases whose name matches this regular expression")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="the folder in which to write the result")
+    args = parser.parse_args()
+    kubernetes, result = on_clusters(lambda sandbox, _scratch: scenario(sandbox, args.match), None, GROUND)
+    path = keep(args.results, f"faults-{NAME}", kubernetes, result)
     print(", ".join(f"{word} {count}" for word, count in result.items() if word != "broken"), flush=True)
     return verdict(NAME, result["broken"], path)
 

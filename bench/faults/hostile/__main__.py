@@ -20,10 +20,10 @@ from typing import Any
 
 import aiohttp
 
-from bench.faults.hostile.stage import CANARY, HERE, HONEST, KEPT, LIMIT, Stage
-from bench.faults.hostile.ways import WAYS
+from bench.faults.hostile.behaviors import BEHAVIORS
+from bench.faults.hostile.setup import CANARY, HERE, HONEST, KEPT, LIMIT, HostileSetup
 from bench.kit.clusters import ONE_NODE, on_clusters
-from bench.kit.parties import calm, nodes_usable
+from bench.kit.participants import wait_until_machine_idle, wait_until_nodes_usable
 from bench.kit.reporting import RESULTS, keep, verdict
 from bench.kit.sites import DEPLOYMENTS, PODS, NotInTime, until, until_gone
 from bench.kit.workload import deployment
@@ -43,21 +43,24 @@ UNTRIED = frozenset({"discovery", "get"})
 """Sorts of requests that an engine makes only if a namespace is deleted, or a write has an unexpected result."""
 MOMENT = 1.0
 """Seconds for which a way is active before the pods are created."""
-MET_IN = 15.0
+APPLIED_WITHIN = 15.0
 """Seconds in which the server receives a request that a way answers."""
 TALKS_AT_ONCE = 4
-TALKATIVE = ("logs", "exec", "metrics")
+ON_CLIENT_REQUEST = ("logs", "exec", "metrics")
 """Sorts of requests that the engine makes only for a client of its kubelet API."""
 
 
 @asynccontextmanager
-async def running(stage: Stage, sort: str) -> AsyncIterator[None]:
+async def running(setup: HostileSetup, sort: str) -> AsyncIterator[None]:
     """Run an engine, with clients whose requests make it send requests of a sort."""
-    child = stage.engine()
-    watching = asyncio.create_task(stage.gauge.run(child))
-    talking = [asyncio.create_task(talk(stage, sort)) for _ in range(TALKS_AT_ONCE if sort in TALKATIVE else 0)]
+    child = setup.engine()
+    watching = asyncio.create_task(setup.meter.run(child))
+    talking = [
+        asyncio.create_task(keep_requesting(setup, sort))
+        for _ in range(TALKS_AT_ONCE if sort in ON_CLIENT_REQUEST else 0)
+    ]
     try:
-        await usable(stage)
+        await usable(setup)
         yield
     finally:
         for task in (watching, *talking):
@@ -66,31 +69,31 @@ async def running(stage: Stage, sort: str) -> AsyncIterator[None]:
         child.stop()
 
 
-async def usable(stage: Stage) -> None:
+async def usable(setup: HostileSetup) -> None:
     """Return when the honest lower's node accepts pods."""
-    await nodes_usable(stage.upper, 1)
+    await wait_until_nodes_usable(setup.upper, 1)
 
 
-async def talk(stage: Stage, sort: str) -> None:
+async def keep_requesting(setup: HostileSetup, sort: str) -> None:
     """Request logs, exec or metrics of the hostile lower again and again, as people and monitoring do."""
-    pod = (await stage.pods())[0]["metadata"]["name"]
+    pod = (await setup.pods())[0]["metadata"]["name"]
     path = f"{PODS.format(HERE)}/{pod}"
     while True:
         with suppress(aiohttp.ClientError, TimeoutError, ConnectionError):
             async with asyncio.timeout(3.0):
                 match sort:
                     case "logs":
-                        await stage.read(f"{path}/log?follow=true")
+                        await setup.read(f"{path}/log?follow=true")
                     case "exec":
-                        await enter(stage, path)
+                        await enter(setup, path)
                     case _:
-                        await stage.measure()
+                        await setup.measure()
         await asyncio.sleep(0.05)
 
 
-async def enter(stage: Stage, path: str) -> None:
+async def enter(setup: HostileSetup, path: str) -> None:
     """Run a command in a pod, send it some input, and read its output."""
-    async with stage.upper.session.ws_connect(
+    async with setup.upper.session.ws_connect(
         f"{path}/exec?command=sh&stdin=true&stdout=true", protocols=("v5.channel.k8s.io",)
     ) as stream:
         await stream.send_bytes(b"\x00" + b"x" * 1000)
@@ -98,59 +101,59 @@ async def enter(stage: Stage, path: str) -> None:
             continue
 
 
-async def run_once(stage: Stage, pods: int, way: str | None, sort: str) -> dict[str, Any]:
+async def run_once(setup: HostileSetup, pods: int, behavior: str | None, sort: str) -> dict[str, Any]:
     """Time one Deployment of the honest lower beside the other one in that way, None for an honest one.
 
     `sort` is the sort of requests that the other one receives.
     """
-    await calm(3.0)
-    stage.gauge.begin()
-    heard = (await stage.turn(way))["heard"]
+    await wait_until_machine_idle(3.0)
+    setup.meter.begin()
+    received = (await setup.set_behavior(behavior))["heard"]
     tag = f"{NAME}-{time.time_ns() // 1_000_000}"
-    async with running(stage, sort):
-        if way and sort == "write":
-            await stage.upper.call("POST", DEPLOYMENTS.format(HERE), deployment(f"{tag}-b", 3, "lower-b"))
-        if way:
+    async with running(setup, sort):
+        if behavior and sort == "write":
+            await setup.upper.call("POST", DEPLOYMENTS.format(HERE), deployment(f"{tag}-b", 3, "lower-b"))
+        if behavior:
             with suppress(NotInTime):
-                await until(stage.is_met, f"{way} is met", MET_IN)
+                await until(setup.is_applied, f"{behavior} is met", APPLIED_WITHIN)
         await asyncio.sleep(MOMENT)
         begin = time.monotonic()
-        await stage.upper.call("POST", DEPLOYMENTS.format("default"), deployment(tag, pods, HONEST))
-        found = await all_ready(stage.upper, labelled(tag), pods, begin, LIMIT)
-        gauge = {"rss_mib": stage.gauge.rss >> 20, "healthz_s": round(stage.gauge.late, 3)}
-        became = await stage.turn(None)
-        await _clear(stage, tag)
-    heard += became["heard"]
-    met = {"met": became["met"], "sent_mib": became["sent"] >> 20} if way else {}
-    sent = [one for one in heard if one["sort"] == "write"]
+        await setup.upper.call("POST", DEPLOYMENTS.format("default"), deployment(tag, pods, HONEST))
+        found = await all_ready(setup.upper, labelled(tag), pods, begin, LIMIT)
+        gauge = {"rss_mib": setup.meter.rss >> 20, "healthz_s": round(setup.meter.late, 3)}
+        became = await setup.set_behavior(None)
+        await _clear(setup, tag)
+    received += became["heard"]
+    met = {"met": became["met"], "sent_mib": became["sent"] >> 20} if behavior else {}
+    sent = [one for one in received if one["sort"] == "write"]
     run = {
-        "way": way or "",
+        "way": behavior or "",
         "sort": sort,
         "last_ready_s": round(max(found.ready.values()), 3),
         **gauge,
         **met,
         "writes": len(sent),
     }
-    return {**run, "broken": [*wrong(heard)]}
+    return {**run, "broken": [*wrong(received)]}
 
 
-async def _clear(stage: Stage, tag: str) -> None:
+async def _clear(setup: HostileSetup, tag: str) -> None:
     """Remove the objects of a run, also from the hostile lower, which is honest by now.
 
     Without a grace period, upper pods are deleted immediately. An engine that stops then leaves their lower pods
     behind, until the node is full.
     """
-    await stage.upper.delete(f"{DEPLOYMENTS.format('default')}/{tag}?propagationPolicy=Background")
-    await stage.upper.delete(f"{DEPLOYMENTS.format(HERE)}/{tag}-b?propagationPolicy=Background")
-    for site in (stage.upper, stage.honest):
+    await setup.upper.delete(f"{DEPLOYMENTS.format('default')}/{tag}?propagationPolicy=Background")
+    await setup.upper.delete(f"{DEPLOYMENTS.format(HERE)}/{tag}-b?propagationPolicy=Background")
+    for site in (setup.upper, setup.honest):
         await until_gone(site, PODS.format("default"), labelled(tag), LIMIT)
-    for pod in await stage.upper.items(f"{PODS.format(HERE)}?labelSelector=app%3D{tag}-b"):
-        await stage.upper.delete(f"{PODS.format(HERE)}/{pod['metadata']['name']}?gracePeriodSeconds=0")
+    for pod in await setup.upper.items(f"{PODS.format(HERE)}?labelSelector=app%3D{tag}-b"):
+        await setup.upper.delete(f"{PODS.format(HERE)}/{pod['metadata']['name']}?gracePeriodSeconds=0")
 
 
-def wrong(heard: list[dict[str, Any]]) -> Iterator[str]:
+def wrong(received: list[dict[str, Any]]) -> Iterator[str]:
     """Yield requests to the hostile lower with contents that none of its pods needs."""
-    for one in heard:
+    for one in received:
         whole = f"{one['path']} {one['fields']} {one['body']}"
         if CANARY in whole:
             yield f"{one['method']} {one['path']}: something of the upper's that no pod there refers to"
@@ -169,20 +172,20 @@ def is_needed(path: str, body: str) -> bool:
     return resource in ("pods", "namespaces", "serviceaccounts", "selfsubjectreviews", "services", "endpointslices")
 
 
-async def scenario(sandbox: Sandbox, scratch: Path, given: Namespace) -> dict[str, Any]:
+async def scenario(sandbox: Sandbox, scratch: Path, args: Namespace) -> dict[str, Any]:
     """Run all ways, with an undisturbed run before every so many of them."""
-    names = given.only or [way.name for way in WAYS.values() if way.sort not in UNTRIED]
+    names = args.only or [behavior.name for behavior in BEHAVIORS.values() if behavior.sort not in UNTRIED]
     calm_runs: list[dict[str, Any]] = []
     runs: list[dict[str, Any]] = []
-    async with Stage(sandbox, scratch) as stage:
-        await stage.furnish()
-        await run_once(stage, given.pods, None, "")
-        for number, way in enumerate(names):
-            sort = WAYS[way].sort
-            if number % given.every == 0:
-                calm_runs.append(await run_once(stage, given.pods, None, sort))
+    async with HostileSetup(sandbox, scratch) as setup:
+        await setup.create_objects()
+        await run_once(setup, args.pods, None, "")
+        for number, behavior in enumerate(names):
+            sort = BEHAVIORS[behavior].sort
+            if number % args.every == 0:
+                calm_runs.append(await run_once(setup, args.pods, None, sort))
                 print(" ".join(f"{key}={value}" for key, value in calm_runs[-1].items()), flush=True)
-            runs.append(await run_once(stage, given.pods, way, sort))
+            runs.append(await run_once(setup, args.pods, behavior, sort))
             print(" ".join(f"{key}={value}" for key, value in runs[-1].items()), flush=True)
     return result(runs, calm_runs)
 
@@ -193,14 +196,14 @@ def result(runs: list[dict[str, Any]], calm_runs: list[dict[str, Any]]) -> dict[
     ratio = round(ready["hostile"] / ready["calm"], 3)
     grown = max(run["rss_mib"] for run in runs) - max(run["rss_mib"] for run in calm_runs)
     late = max(run["healthz_s"] for run in runs)
-    broken = [words for run in (*runs, *calm_runs) for words in run["broken"]]
+    broken = [failure for run in (*runs, *calm_runs) for failure in run["broken"]]
     if ratio > SLOWER_AT_MOST:
         broken.append(f"the honest lower took {ratio} x as long, at most {SLOWER_AT_MOST}")
     if grown > GROWS_AT_MOST_MIB:
         broken.append(f"the engine was {grown} MiB larger, at most {GROWS_AT_MOST_MIB}")
     if late > LATE_AT_MOST:
         broken.append(f"/healthz took {late} s, at most {LATE_AT_MOST}")
-    broken += [f"{run['way']}: nothing was asked that it answers" for run in runs if not run["met"]]
+    broken += [f"{run['way']}: the server received no such request" for run in runs if not run["met"]]
     figures = {"ratio": ratio, "median_s": ready, "grown_mib": grown, "healthz_s": late, "ways": len(runs)}
     return {**figures, "sorts": by_sort(runs, calm_runs), "runs": runs, "calm": calm_runs, "broken": broken}
 
@@ -220,8 +223,8 @@ def _sorts(runs: list[dict[str, Any]]) -> list[str]:
 
 def _of_sort(runs: list[dict[str, Any]], calm_runs: list[dict[str, Any]]) -> dict[str, float]:
     sort = runs[0]["sort"]
-    is_talked = sort in TALKATIVE
-    alike = [run for run in calm_runs if run["sort"] == sort or not (is_talked or run["sort"] in TALKATIVE)]
+    is_talked = sort in ON_CLIENT_REQUEST
+    alike = [run for run in calm_runs if run["sort"] == sort or not (is_talked or run["sort"] in ON_CLIENT_REQUEST)]
     undisturbed = statistics.median(run["last_ready_s"] for run in alike or calm_runs)
     return {
         "ways": len(runs),
@@ -238,19 +241,21 @@ def _both(runs: list[dict[str, Any]], calm_runs: list[dict[str, Any]]) -> tuple[
 def main() -> int:
     """Run with the arguments of the command line, and return the exit code."""
     parser = ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--pods", type=int, default=40)
-    parser.add_argument("--only", nargs="*", choices=list(WAYS))
-    parser.add_argument("--every", type=int, default=1, help="ways to each undisturbed run")
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--sandbox", type=Path, help="a sandbox that runs, and that nothing else uses")
-    given = parser.parse_args()
+    parser.add_argument("--pods", type=int, default=40, help="the number of pods of the measured Deployment")
+    parser.add_argument("--only", nargs="*", choices=list(BEHAVIORS), help="run only these hostile answers")
+    parser.add_argument("--every", type=int, default=1, help="the number of hostile answers after each undisturbed run")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="the folder in which to write the result")
+    parser.add_argument(
+        "--sandbox", type=Path, help="the directory of a running sandbox that nothing else uses; default: start one"
+    )
+    args = parser.parse_args()
 
     async def played(sandbox: Sandbox, scratch: Path) -> dict[str, Any]:
         """Run the scenario."""
-        return await scenario(sandbox, scratch, given)
+        return await scenario(sandbox, scratch, args)
 
-    kubernetes, found = on_clusters(played, given.sandbox, options=ONE_NODE)
-    path = keep(given.results, NAME, kubernetes, {"pods": given.pods, **found})
+    kubernetes, found = on_clusters(played, args.sandbox, options=ONE_NODE)
+    path = keep(args.results, NAME, kubernetes, {"pods": args.pods, **found})
     return verdict(NAME, found["broken"], path)
 
 

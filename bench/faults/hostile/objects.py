@@ -4,7 +4,7 @@ from itertools import count
 from typing import Any
 from urllib.parse import parse_qs
 
-from bench.kit.faultproxy.asked import Asked
+from bench.kit.faultproxy.requests import ProxiedRequest
 
 Manifest = dict[str, Any]
 KINDS = {
@@ -26,24 +26,24 @@ HUGE = "7" * 5_000
 _numbers = count(1)
 
 
-def selected(asked: Asked) -> dict[str, str]:
+def selected(request: ProxiedRequest) -> dict[str, str]:
     """Return the labels that the request's selector requires by equality."""
-    words = parse_qs(asked.query).get("labelSelector", [""])[0].split(",")
+    words = parse_qs(request.query).get("labelSelector", [""])[0].split(",")
     pairs = (word.split("=", 1) for word in words if "=" in word and "!=" not in word)
     return dict(pairs)
 
 
-def invented(asked: Asked, number: int, *, version: int = 0, labelled: bool = True) -> Manifest:
+def invented(request: ProxiedRequest, number: int, *, version: int = 0, labelled: bool = True) -> Manifest:
     """Return a valid object of the requested kind that matches the selector."""
-    api, kind = KINDS.get(asked.resource, ("v1", "Pod"))
+    api, kind = KINDS.get(request.resource, ("v1", "Pod"))
     meta: Manifest = {
         "name": f"invented-{number}",
         "uid": f"00000000-0000-0000-0000-{number:012x}",
         "resourceVersion": str(version or number),
-        "labels": selected(asked) if labelled else {},
+        "labels": selected(request) if labelled else {},
     }
-    if asked.resource not in CLUSTER_WIDE:
-        meta["namespace"] = asked.namespace or "default"
+    if request.resource not in CLUSTER_WIDE:
+        meta["namespace"] = request.namespace or "default"
     made: Manifest = {"apiVersion": api, "kind": kind, "metadata": meta}
     if kind == "Pod":
         made["spec"] = {"containers": [{"name": "c", "image": "i"}]}
@@ -51,14 +51,14 @@ def invented(asked: Asked, number: int, *, version: int = 0, labelled: bool = Tr
     return made
 
 
-def kind_of(asked: Asked) -> str:
+def kind_of(request: ProxiedRequest) -> str:
     """Return the kind of the requested collection."""
-    return KINDS.get(asked.resource, ("v1", "Pod"))[1]
+    return KINDS.get(request.resource, ("v1", "Pod"))[1]
 
 
-def listing(asked: Asked, *items: Manifest, version: str = "100", more: str = "") -> Manifest:
+def listing(request: ProxiedRequest, *items: Manifest, version: str = "100", more: str = "") -> Manifest:
     """Return the answer to a LIST."""
-    api, kind = KINDS.get(asked.resource, ("v1", "Pod"))
+    api, kind = KINDS.get(request.resource, ("v1", "Pod"))
     meta = {"resourceVersion": version, **({"continue": more} if more else {})}
     return {"kind": f"{kind}List", "apiVersion": api, "metadata": meta, "items": list(items)}
 

@@ -16,41 +16,49 @@ from typing import Any
 
 import orjson
 
-from bench.faults.hostile.front import Behind, Front, ReceivedRequest, serving
-from bench.faults.hostile.ways import WAYS
-from bench.kit.faultproxy.keys import Keys, User
+from bench.faults.hostile.behaviors import BEHAVIORS
+from bench.faults.hostile.server import HostileServer, RealCluster, ReceivedRequest, serving
+from bench.kit.faultproxy.tls import TLSContexts, User
 
 NICENESS = 10
 """The process that produces endless answers may wait: the others use the machine too."""
 _ADMINISTRATOR = User("kubernetes-admin", ("system:masters",))
 
 
-def told(heard: ReceivedRequest) -> dict[str, Any]:
+def summary(received: ReceivedRequest) -> dict[str, Any]:
     """Return a request in the form that is sent to the bench."""
-    fields = {name: value for name, value in heard.fields.items() if name in ("authorization", "cookie", "user-agent")}
-    body = heard.body.decode("latin-1") if heard.asked.is_write or heard.body else ""
-    return {"sort": heard.sort, "method": heard.method, "path": heard.path, "fields": fields, "body": body}
+    fields = {
+        name: value for name, value in received.fields.items() if name in ("authorization", "cookie", "user-agent")
+    }
+    body = received.body.decode("latin-1") if received.parsed.is_write or received.body else ""
+    return {"sort": received.sort, "method": received.method, "path": received.path, "fields": fields, "body": body}
 
 
 async def serve(pki: Path, address: str) -> None:
     """Serve until standard input ends."""
     host, _, port = address.rpartition(":")
     with TemporaryDirectory() as directory:
-        keys = Keys(pki, Path(directory))
-        front = Front(Behind(host, int(port), keys.client(_ADMINISTRATOR)))
-        async with serving(front, keys.server()):
-            _say({"port": front.port})
+        contexts = TLSContexts(pki, Path(directory))
+        server = HostileServer(RealCluster(host, int(port), contexts.client_context(_ADMINISTRATOR)))
+        async with serving(server, contexts.server_context()):
+            _write_json({"port": server.port})
             while line := await asyncio.to_thread(sys.stdin.buffer.readline):
                 name = orjson.loads(line)
                 if name is True:
-                    _say({"met": front.met})
+                    _write_json({"met": server.applied_count})
                     continue
-                _say({"met": front.met, "sent": front.sent, "heard": [told(one) for one in front.heard]})
-                front.heard.clear()
-                front.turn(WAYS[name] if name else None)
+                _write_json(
+                    {
+                        "met": server.applied_count,
+                        "sent": server.sent,
+                        "heard": [summary(one) for one in server.requests],
+                    }
+                )
+                server.requests.clear()
+                server.set_behavior(BEHAVIORS[name] if name else None)
 
 
-def _say(what: Any) -> None:
+def _write_json(what: Any) -> None:
     sys.stdout.buffer.write(orjson.dumps(what) + b"\n")
     sys.stdout.buffer.flush()
 

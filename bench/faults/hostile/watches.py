@@ -9,24 +9,24 @@ from urllib.parse import parse_qs
 
 import orjson
 
-from bench.faults.hostile.lists import MEBIBYTE, misshapen, misshapen_within, noted, without_name
-from bench.faults.hostile.objects import HUGE, Manifest, invented
-from bench.faults.hostile.pieces import (
+from bench.faults.hostile.answer_parts import (
     BLOCK,
     CHUNKED,
-    Piece,
-    Play,
+    Answer,
+    AnswerPart,
     Reset,
     Stall,
+    answer_with,
     chunk,
     endless,
     head,
     line,
-    playing,
     slowly,
     whole,
 )
-from bench.kit.faultproxy.asked import Asked
+from bench.faults.hostile.lists import MEBIBYTE, misshapen, misshapen_within, noted, without_name
+from bench.faults.hostile.objects import HUGE, Manifest, invented
+from bench.kit.faultproxy.requests import ProxiedRequest
 
 _OPEN = head("200 OK", *CHUNKED)
 _LETTERS = chunk(b"x" * BLOCK)
@@ -34,55 +34,55 @@ _AT_ONCE = 500
 """Events of one piece of a flood."""
 
 
-def start_of(asked: Asked) -> int:
+def start_of(request: ProxiedRequest) -> int:
     """Return the resourceVersion from which a watch was requested."""
-    found = parse_qs(asked.query).get("resourceVersion", ["0"])[0]
+    found = parse_qs(request.query).get("resourceVersion", ["0"])[0]
     return int(found) if found.isdecimal() else 0
 
 
-def telling(events: Callable[[Asked, int], Iterator[bytes]], *, stays: bool = True) -> Play:
+def watch_answer(events: Callable[[ProxiedRequest, int], Iterator[bytes]], *, stays: bool = True) -> Answer:
     """Return a play of events; each is created with the version at which the watch begins."""
 
-    def play(asked: Asked) -> Iterator[Piece]:
+    def play(request: ProxiedRequest) -> Iterator[AnswerPart]:
         yield _OPEN
-        yield from events(asked, start_of(asked))
+        yield from events(request, start_of(request))
         yield Stall() if stays else b"0\r\n\r\n"
 
     return play
 
 
-def one(change: Callable[[Manifest], Any], sort: str = "ADDED") -> Play:
+def one(change: Callable[[Manifest], Any], sort: str = "ADDED") -> Answer:
     """Return a play of one event whose object was changed, between two valid events."""
 
-    def events(asked: Asked, start: int) -> Iterator[bytes]:
-        yield line("ADDED", invented(asked, 1, version=start + 1))
-        yield line(sort, change(invented(asked, 2, version=start + 2)))
-        yield line("ADDED", invented(asked, 3, version=start + 3))
+    def events(request: ProxiedRequest, start: int) -> Iterator[bytes]:
+        yield line("ADDED", invented(request, 1, version=start + 1))
+        yield line(sort, change(invented(request, 2, version=start + 2)))
+        yield line("ADDED", invented(request, 3, version=start + 3))
 
-    return telling(events)
+    return watch_answer(events)
 
 
-def flood(sort: str, *, distinct: bool) -> Play:
+def flood(sort: str, *, distinct: bool) -> Answer:
     """Return a play of endless valid events: of one object, or of another each time."""
 
-    def events(asked: Asked, start: int) -> Iterator[bytes]:
-        mould = _mould(sort, asked)
+    def events(request: ProxiedRequest, start: int) -> Iterator[bytes]:
+        template = _template(sort, request)
         for first in count(start + 1, _AT_ONCE):
             numbers = range(first, first + _AT_ONCE)
-            yield chunk(b"".join(mould % (at if distinct else 1, at if distinct else 1, at) for at in numbers))
+            yield chunk(b"".join(template % (at if distinct else 1, at if distinct else 1, at) for at in numbers))
 
-    return telling(events)
+    return watch_answer(events)
 
 
-def _mould(sort: str, asked: Asked) -> bytes:
+def _template(sort: str, request: ProxiedRequest) -> bytes:
     """Return a template of an event for a flood, with placeholders for numbers in its name, UID and version."""
-    made = noted(name="invented-%d", uid="uid-%d", resourceVersion="%d")(invented(asked, 1))
+    made = noted(name="invented-%d", uid="uid-%d", resourceVersion="%d")(invented(request, 1))
     return orjson.dumps({"type": sort, "object": made}) + b"\n"
 
 
-def _huge_lines(asked: Asked, start: int) -> Iterator[bytes]:
+def _huge_lines(request: ProxiedRequest, start: int) -> Iterator[bytes]:
     for number in count(1):
-        made = orjson.dumps(noted(annotations={"note": "x"})(invented(asked, number, version=start + number)))
+        made = orjson.dumps(noted(annotations={"note": "x"})(invented(request, number, version=start + number)))
         first, last = made.split(b'"x"')
         yield chunk(b'{"type":"ADDED","object":' + first + b'"')
         for _ in range(6 * MEBIBYTE // BLOCK):
@@ -90,23 +90,23 @@ def _huge_lines(asked: Asked, start: int) -> Iterator[bytes]:
         yield chunk(b'"' + last + b"}\n")
 
 
-def _backwards(asked: Asked, start: int) -> Iterator[bytes]:
-    yield line("ADDED", invented(asked, 1, version=start + 1))
+def _backwards(request: ProxiedRequest, start: int) -> Iterator[bytes]:
+    yield line("ADDED", invented(request, 1, version=start + 1))
     yield line("BOOKMARK", {"kind": "Pod", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}})
 
 
-def _other_uids(asked: Asked, start: int) -> Iterator[bytes]:
+def _other_uids(request: ProxiedRequest, start: int) -> Iterator[bytes]:
     for turn in range(1, 500):
-        yield line("MODIFIED", noted(uid=f"uid-{turn}")(invented(asked, 1, version=start + turn)))
+        yield line("MODIFIED", noted(uid=f"uid-{turn}")(invented(request, 1, version=start + turn)))
 
 
-def _told(code: int, reason: str, message: str = "words") -> dict[str, Any]:
+def _error_event(code: int, reason: str, message: str = "words") -> dict[str, Any]:
     return {"kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": message}
 
 
-def _expired(asked: Asked, start: int) -> Iterator[bytes]:
-    yield line("MODIFIED", invented(asked, 1, version=start + 1))
-    yield line("ERROR", _told(410, "Expired"))
+def _expired(request: ProxiedRequest, start: int) -> Iterator[bytes]:
+    yield line("MODIFIED", invented(request, 1, version=start + 1))
+    yield line("ERROR", _error_event(410, "Expired"))
 
 
 @cache
@@ -114,15 +114,15 @@ def _packed() -> bytes:
     return gzip.compress(b" " * (256 * MEBIBYTE))
 
 
-def _zipped(_asked: Asked) -> Iterator[Piece]:
+def _zipped(_request: ProxiedRequest) -> Iterator[AnswerPart]:
     yield head("200 OK", "Content-Encoding: gzip", *CHUNKED)
     yield chunk(_packed())
     yield Stall()
 
 
-WATCHES: dict[str, Play] = {
+WATCHES: dict[str, Answer] = {
     "watch-endless-line": endless(_OPEN + chunk(b'{"type":"ADDED","object":{"a":"'), chunk(b"x" * BLOCK)),
-    "watch-huge-lines": telling(_huge_lines),
+    "watch-huge-lines": watch_answer(_huge_lines),
     "watch-endless-headers": endless(b"HTTP/1.1 200 OK\r\n", b"X-More: and more\r\n"),
     "watch-endless-header": endless(b"HTTP/1.1 200 OK\r\nX-More: ", b"x" * BLOCK),
     "watch-endless-informational": endless(b"", b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n"),
@@ -134,11 +134,13 @@ WATCHES: dict[str, Play] = {
     "watch-flood-of-many": flood("ADDED", distinct=True),
     "watch-flood-of-deleted": flood("DELETED", distinct=True),
     "watch-flood-of-unknown": flood("PERHAPS", distinct=True),
-    "watch-ends-at-once": telling(lambda _asked, _start: iter(()), stays=False),
-    "watch-expired": telling(_expired, stays=False),
-    "watch-huge-error": telling(lambda _a, _s: iter((line("ERROR", _told(500, "X", "m" * (6 * MEBIBYTE))),))),
-    "watch-bookmark-back": telling(_backwards),
-    "watch-other-uids": telling(_other_uids),
+    "watch-ends-at-once": watch_answer(lambda _request, _start: iter(()), stays=False),
+    "watch-expired": watch_answer(_expired, stays=False),
+    "watch-huge-error": watch_answer(
+        lambda _a, _s: iter((line("ERROR", _error_event(500, "X", "m" * (6 * MEBIBYTE))),))
+    ),
+    "watch-bookmark-back": watch_answer(_backwards),
+    "watch-other-uids": watch_answer(_other_uids),
     "watch-unnamed": one(without_name),
     "watch-misshapen": one(misshapen),
     "watch-misshapen-within": one(misshapen_within),
@@ -147,12 +149,12 @@ WATCHES: dict[str, Play] = {
     "watch-no-version": one(noted(resourceVersion="new")),
     "watch-other-kind": one(lambda made: {**made, "kind": "Gremlin"}),
     "watch-unasked": one(noted(labels={}, namespace="kube-system")),
-    "watch-no-event": telling(lambda _asked, _start: iter((chunk(b'{"hello":1}\n'),))),
-    "watch-no-json": telling(lambda _asked, _start: iter((chunk(b"\xff\xfe\n"),))),
-    "watch-slow": lambda _asked: slowly(_OPEN + chunk(b'{"type":"ADDED"')),
-    "watch-never": playing(Stall()),
-    "watch-reset": playing(_OPEN, Reset()),
-    "watch-redirect": playing(whole(b"", "302 Found", "Location: /elsewhere")),
+    "watch-no-event": watch_answer(lambda _request, _start: iter((chunk(b'{"hello":1}\n'),))),
+    "watch-no-json": watch_answer(lambda _request, _start: iter((chunk(b"\xff\xfe\n"),))),
+    "watch-slow": lambda _request: slowly(_OPEN + chunk(b'{"type":"ADDED"')),
+    "watch-never": answer_with(Stall()),
+    "watch-reset": answer_with(_OPEN, Reset()),
+    "watch-redirect": answer_with(whole(b"", "302 Found", "Location: /elsewhere")),
     "watch-zipped": _zipped,
 }
 """The plays of watch requests by name."""

@@ -3,43 +3,43 @@
 from collections import deque
 from collections.abc import Callable
 
-from bench.kit.faultproxy.asked import Asked
 from bench.kit.faultproxy.faults import Fault, Passed
+from bench.kit.faultproxy.requests import ProxiedRequest
 
-Matches = Callable[[Asked], bool]
+RequestFilter = Callable[[ProxiedRequest], bool]
 
 
-class Scripted:
-    """A director that passes all requests except those with a configured fault; `met` are the requests with a fault."""
+class ScriptedDirector:
+    """A director that passes all requests except those with a configured fault, which it keeps in `faulted`."""
 
     def __init__(self) -> None:
-        self.met: list[Asked] = []
-        self._laid_out: list[tuple[Matches, deque[Fault]]] = []
+        self.faulted: list[ProxiedRequest] = []
+        self._plans: list[tuple[RequestFilter, deque[Fault]]] = []
 
-    def on(self, matches: Matches, *faults: Fault) -> None:
+    def on(self, matches: RequestFilter, *faults: Fault) -> None:
         """Apply these faults to the next requests that match, one each; requests after them pass."""
-        self._laid_out.append((matches, deque(faults)))
+        self._plans.append((matches, deque(faults)))
 
-    async def meet(self, asked: Asked) -> Fault:
+    async def fault_for(self, request: ProxiedRequest) -> Fault:
         """Return the first remaining fault for such a request."""
-        for matches, faults in self._laid_out:
-            if faults and matches(asked):
-                self.met.append(asked)
+        for matches, faults in self._plans:
+            if faults and matches(request):
+                self.faulted.append(request)
                 return faults.popleft()
         return Passed()
 
-    async def carried_out(self, _asked: Asked, _status: int) -> None:
+    async def on_executed(self, _request: ProxiedRequest, _status: int) -> None:
         """Do nothing."""
 
-    async def answered(self, _asked: Asked, _status: int) -> None:
+    async def on_responded(self, _request: ProxiedRequest, _status: int) -> None:
         """Do nothing."""
 
 
-def writes(resource: str, verb: str = "", subresource: str = "") -> Matches:
+def writes_of(resource: str, verb: str = "", subresource: str = "") -> RequestFilter:
     """Match the writes of a resource, or those of one verb."""
 
-    def matches(asked: Asked) -> bool:
-        wanted = (resource, subresource, verb or asked.verb)
-        return asked.is_write and (asked.resource, asked.subresource, asked.verb) == wanted
+    def matches(request: ProxiedRequest) -> bool:
+        wanted = (resource, subresource, verb or request.verb)
+        return request.is_write and (request.resource, request.subresource, request.verb) == wanted
 
     return matches

@@ -75,7 +75,7 @@ Fault = Passed | Dropped | Lost | Torn | Delayed | Hung | Refused
 
 def status(code: int, message: str, causes: tuple[str, ...] = ()) -> dict[str, Any]:
     """Return a v1 Status of a failure."""
-    told = {
+    failure = {
         "kind": "Status",
         "apiVersion": "v1",
         "metadata": {},
@@ -84,4 +84,4 @@ def status(code: int, message: str, causes: tuple[str, ...] = ()) -> dict[str, A
         "reason": REASONS.get(code, ""),
         "code": code,
     }
-    return told | ({"details": {"causes": [{"reason": one} for one in causes]}} if causes else {})
+    return failure | ({"details": {"causes": [{"reason": one} for one in causes]}} if causes else {})

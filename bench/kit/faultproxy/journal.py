@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from bench.kit.faultproxy.asked import Asked
 from bench.kit.faultproxy.faults import Fault
+from bench.kit.faultproxy.requests import ProxiedRequest
 
 SUCCESSES = range(200, 300)
 
@@ -18,14 +18,14 @@ SUCCESSES = range(200, 300)
 class Write:
     """One write; `status` is that of the apiserver's answer, 0 while there is none.
 
-    `at` is in monotonic seconds; the last field is True once the client has received the answer.
+    `at` is in monotonic seconds; `is_answered` is True once the client has received the answer.
     """
 
-    asked: Asked
+    request: ProxiedRequest
     fault: Fault
     at: float
     status: int = 0
-    told: bool = False
+    is_answered: bool = False
 
     @property
     def is_done(self) -> bool:
@@ -34,12 +34,12 @@ class Write:
 
     def record(self) -> dict[str, Any]:
         """Return it in the form of an audit record."""
-        about = {"resource": self.asked.resource, "namespace": self.asked.namespace, "name": self.asked.name}
-        about |= {"subresource": self.asked.subresource} if self.asked.subresource else {}
+        about = {"resource": self.request.resource, "namespace": self.request.namespace, "name": self.request.name}
+        about |= {"subresource": self.request.subresource} if self.request.subresource else {}
         return {
-            "verb": self.asked.verb,
-            "user": {"username": self.asked.user},
-            "userAgent": self.asked.agent,
+            "verb": self.request.verb,
+            "user": {"username": self.request.user},
+            "userAgent": self.request.agent,
             "objectRef": about,
             "responseStatus": {"code": self.status},
         }
@@ -51,9 +51,9 @@ class Journal:
     def __init__(self) -> None:
         self.writes: list[Write] = []
 
-    def note(self, asked: Asked, fault: Fault, at: float) -> Write:
+    def add(self, request: ProxiedRequest, fault: Fault, at: float) -> Write:
         """Record a write."""
-        self.writes.append(Write(asked, fault, at))
+        self.writes.append(Write(request, fault, at))
         return self.writes[-1]
 
     def __len__(self) -> int:

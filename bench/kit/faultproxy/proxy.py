@@ -21,11 +21,11 @@ import aiohttp
 from aiohttp import web
 from yarl import URL
 
-from bench.kit.faultproxy.asked import Asked, asked
 from bench.kit.faultproxy.faults import Delayed, Dropped, Fault, Hung, Lost, Passed, Refused, Torn
 from bench.kit.faultproxy.journal import Journal, Write
-from bench.kit.faultproxy.keys import Keys, User, user_of
-from bench.kit.faultproxy.streams import Event, Stream, Tamper, expired, untouched
+from bench.kit.faultproxy.requests import ProxiedRequest, parse_request
+from bench.kit.faultproxy.tls import TLSContexts, User, user_of
+from bench.kit.faultproxy.watch_streams import Event, Stream, Tamper, expired_event, unchanged
 from tensile.sandbox.state import LOOPBACK
 
 if TYPE_CHECKING:
@@ -41,30 +41,30 @@ _RESET = struct.pack("ii", 1, 0)
 class Director(Protocol):
     """Decides the faults of requests, and is notified of their progress."""
 
-    async def meet(self, asked: Asked) -> Fault:
+    async def fault_for(self, request: ProxiedRequest) -> Fault:
         """Return the fault for a request that has just arrived; the client waits meanwhile."""
         ...
 
-    async def carried_out(self, asked: Asked, status: int) -> None:
+    async def on_executed(self, request: ProxiedRequest, status: int) -> None:
         """Receive the status of the apiserver's answer, before the client receives it."""
         ...
 
-    async def answered(self, asked: Asked, status: int) -> None:
+    async def on_responded(self, request: ProxiedRequest, status: int) -> None:
         """Receive the status of the answer that was sent to the client."""
         ...
 
 
-class Quiet:
+class PassThrough:
     """A director that lets all requests pass."""
 
-    async def meet(self, _asked: Asked) -> Fault:
+    async def fault_for(self, _request: ProxiedRequest) -> Fault:
         """Let the request pass."""
         return Passed()
 
-    async def carried_out(self, _asked: Asked, _status: int) -> None:
+    async def on_executed(self, _request: ProxiedRequest, _status: int) -> None:
         """Do nothing."""
 
-    async def answered(self, _asked: Asked, _status: int) -> None:
+    async def on_responded(self, _request: ProxiedRequest, _status: int) -> None:
         """Do nothing."""
 
 
@@ -87,24 +87,24 @@ class Proxy:
 
     def __init__(self, cluster: str, server: str, pki: Path, *, journal: Journal | None = None) -> None:
         self.cluster = cluster
-        self.director: Director = Quiet()
+        self.director: Director = PassThrough()
         self.journal = journal if journal is not None else Journal()
-        self.tamper: Tamper = untouched
+        self.tamper: Tamper = unchanged
         self.streams: list[Stream] = []
         self.requests = 0
         self._server = server
         self._pki = pki
         self._thawed = asyncio.Event()
         self._thawed.set()
-        self._dead: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._half_open: weakref.WeakSet[Any] = weakref.WeakSet()
         self._sessions: dict[User, aiohttp.ClientSession] = {}
         self._open = AsyncExitStack()
 
     async def __aenter__(self) -> "Self":
-        self._keys = Keys(self._pki, Path(self._open.enter_context(TemporaryDirectory())))
+        self._contexts = TLSContexts(self._pki, Path(self._open.enter_context(TemporaryDirectory())))
         self._front = web.Server(self._serve, handler_cancellation=True, access_log=None, keepalive_timeout=3600)
         loop = asyncio.get_running_loop()
-        self._listener = await loop.create_server(self._front, LOOPBACK, 0, ssl=self._keys.server())
+        self._listener = await loop.create_server(self._front, LOOPBACK, 0, ssl=self._contexts.server_context())
         self.url = f"https://{LOOPBACK}:{self._listener.sockets[0].getsockname()[1]}"
         return self
 
@@ -112,7 +112,7 @@ class Proxy:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: "TracebackType | None"
     ) -> None:
         self._listener.close()
-        self.cut()
+        self.reset_connections()
         await self._front.shutdown(0.0)
         for session in self._sessions.values():
             await session.close()
@@ -128,15 +128,15 @@ class Proxy:
         """Continue; requests that arrived in the meantime are carried out."""
         self._thawed.set()
 
-    def abandon(self) -> None:
+    def leave_half_open(self) -> None:
         """Leave every open connection half open: no data is ever sent on it again, and it is not closed."""
         for connection in self._front.connections:
             if connection.transport is not None:
-                self._dead.add(connection.transport)
+                self._half_open.add(connection.transport)
         for stream in self.streams:
-            stream.order("silent")
+            stream.end("silent")
 
-    def cut(self) -> None:
+    def reset_connections(self) -> None:
         """Reset every connection."""
         for connection in self._front.connections:
             if connection.transport is not None:
@@ -149,87 +149,94 @@ class Proxy:
         try:
             return await self._served(request)
         except ConnectionError:
-            await _broken(request)
+            await _reset_request(request)
 
     async def _served(self, request: web.BaseRequest) -> web.StreamResponse:
         self.requests += 1
-        await self._alive(request)
+        await self._wait_if_hanging(request)
         if "Upgrade" in request.headers:
             return web.Response(status=HTTPStatus.NOT_IMPLEMENTED)
         body = await request.content.read()
         user = user_of(request.get_extra_info("peercert"))
         agent = request.headers.get("User-Agent", "")
-        found = asked(self.cluster, request.method, request.raw_path, body, user=user.name, agent=agent)
-        if found.verb == "watch":
-            return await self._follow(request, found, user)
-        return await self._call(request, found, user, body)
+        proxied = parse_request(self.cluster, request.method, request.raw_path, body, user=user.name, agent=agent)
+        if proxied.verb == "watch":
+            return await self._follow(request, proxied, user)
+        return await self._call(request, proxied, user, body)
 
-    async def _call(self, request: web.BaseRequest, found: Asked, user: User, body: bytes) -> web.StreamResponse:
+    async def _call(
+        self, request: web.BaseRequest, proxied: ProxiedRequest, user: User, body: bytes
+    ) -> web.StreamResponse:
         director = self.director
-        fault = await director.meet(found)
-        write = self.journal.note(found, fault, time.monotonic()) if found.is_write else None
+        fault = await director.fault_for(proxied)
+        write = self.journal.add(proxied, fault, time.monotonic()) if proxied.is_write else None
         match fault:
             case Dropped():
-                await _broken(request)
+                await _reset_request(request)
             case Hung():
                 await asyncio.Event().wait()
             case Refused():
-                return await self._answer(request, director, found, write, _refusal(fault))
+                return await self._answer(request, director, proxied, write, _refusal(fault))
             case Delayed(seconds):
                 await asyncio.sleep(seconds)
-        answer = await self._passed_on(request, user, body)
+        answer = await self._call_apiserver(request, user, body)
         if write is not None:
             write.status = answer.status
-        await director.carried_out(found, answer.status)
-        await self._alive(request)
+        await director.on_executed(proxied, answer.status)
+        await self._wait_if_hanging(request)
         if isinstance(fault, Lost):
-            await _broken(request)
+            await _reset_request(request)
         if isinstance(fault, Torn):
-            await _torn(request, answer)
-        return await self._answer(request, director, found, write, answer)
+            await _send_half(request, answer)
+        return await self._answer(request, director, proxied, write, answer)
 
     async def _answer(
-        self, request: web.BaseRequest, director: Director, found: Asked, write: Write | None, answer: _Answer
+        self,
+        request: web.BaseRequest,
+        director: Director,
+        proxied: ProxiedRequest,
+        write: Write | None,
+        answer: _Answer,
     ) -> web.StreamResponse:
         """Send an answer to the client, and notify the director."""
         response = web.Response(status=answer.status, body=answer.body, headers=answer.headers)
         await response.prepare(request)
         await response.write_eof()
         if write is not None:
-            write.told = True
-        await director.answered(found, answer.status)
+            write.is_answered = True
+        await director.on_responded(proxied, answer.status)
         return response
 
-    async def _passed_on(self, request: web.BaseRequest, user: User, body: bytes) -> _Answer:
+    async def _call_apiserver(self, request: web.BaseRequest, user: User, body: bytes) -> _Answer:
         """Call the apiserver; if it is unreachable, the client's connection is reset, as if there were no proxy."""
-        session, url, headers = self._onward(request, user)
+        session, url, headers = self._upstream(request, user)
         try:
             async with session.request(request.method, url, data=body or None, headers=headers) as answer:
-                return _Answer(answer.status, _kept(answer.headers), await answer.read())
+                return _Answer(answer.status, _response_headers(answer.headers), await answer.read())
         except (aiohttp.ClientError, OSError):
-            await _broken(request)
+            await _reset_request(request)
 
-    async def _follow(self, request: web.BaseRequest, found: Asked, user: User) -> web.StreamResponse:
+    async def _follow(self, request: web.BaseRequest, proxied: ProxiedRequest, user: User) -> web.StreamResponse:
         """Carry a watch."""
         director = self.director
-        fault = await director.meet(found)
+        fault = await director.fault_for(proxied)
         if isinstance(fault, Refused):
-            return await self._answer(request, director, found, None, _refusal(fault))
-        session, url, headers = self._onward(request, user)
-        stream = Stream(found)
+            return await self._answer(request, director, proxied, None, _refusal(fault))
+        session, url, headers = self._upstream(request, user)
+        stream = Stream(proxied)
         self.streams.append(stream)
         try:
             async with session.get(url, headers=headers) as answer:
-                response = web.StreamResponse(status=answer.status, headers=_kept(answer.headers))
+                response = web.StreamResponse(status=answer.status, headers=_response_headers(answer.headers))
                 await response.prepare(request)
-                await self._carry(request, response, stream, answer)
+                await self._forward_watch(request, response, stream, answer)
                 return response
         except (aiohttp.ClientError, OSError):
-            await _broken(request)
+            await _reset_request(request)
         finally:
             self.streams.remove(stream)
 
-    async def _carry(
+    async def _forward_watch(
         self, request: web.BaseRequest, response: web.StreamResponse, stream: Stream, answer: aiohttp.ClientResponse
     ) -> None:
         async def send(line: bytes) -> None:
@@ -237,25 +244,25 @@ class Proxy:
             await self._thawed.wait()
             await response.write(line)
 
-        end = await stream.carry(answer.content, self._tampered, send)
+        end = await stream.forward(answer.content, self._tampered, send)
         match end:
             case "silent":
                 await asyncio.Event().wait()
             case "reset":
-                await _broken(request)
+                await _reset_request(request)
             case "expired":
-                await response.write(expired())
+                await response.write(expired_event())
         await response.write_eof()
 
-    def _tampered(self, found: Asked, event: Event) -> Sequence[bytes]:
+    def _tampered(self, proxied: ProxiedRequest, event: Event) -> Sequence[bytes]:
         """Apply the current `tamper` to an event."""
-        return self.tamper(found, event)
+        return self.tamper(proxied, event)
 
-    def _onward(self, request: web.BaseRequest, user: User) -> tuple[aiohttp.ClientSession, URL, dict[str, str]]:
+    def _upstream(self, request: web.BaseRequest, user: User) -> tuple[aiohttp.ClientSession, URL, dict[str, str]]:
         """Return the session to the apiserver for a user, and the URL and the headers of the request."""
         if user not in self._sessions:
             self._sessions[user] = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(ssl=self._keys.client(user), limit=0),
+                connector=aiohttp.TCPConnector(ssl=self._contexts.client_context(user), limit=0),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=10),
                 auto_decompress=False,
@@ -265,14 +272,14 @@ class Proxy:
         headers = {name: value for name, value in request.headers.items() if name.lower() not in _HOP}
         return self._sessions[user], URL(self._server + request.raw_path, encoded=True), headers
 
-    async def _alive(self, request: web.BaseRequest) -> None:
+    async def _wait_if_hanging(self, request: web.BaseRequest) -> None:
         """Wait while the cluster hangs, and indefinitely if the connection is half open; otherwise return."""
         await self._thawed.wait()
-        if request.transport in self._dead:
+        if request.transport in self._half_open:
             await asyncio.Event().wait()
 
 
-def _kept(headers: Any) -> dict[str, str]:
+def _response_headers(headers: Any) -> dict[str, str]:
     found = {"Content-Type": headers.get("Content-Type", _JSON)}
     return found | ({"Retry-After": headers["Retry-After"]} if "Retry-After" in headers else {})
 
@@ -290,7 +297,7 @@ def _reset(transport: asyncio.BaseTransport) -> None:
     transport.abort()  # type: ignore[attr-defined]
 
 
-async def _broken(request: web.BaseRequest) -> NoReturn:
+async def _reset_request(request: web.BaseRequest) -> NoReturn:
     """Reset a request's connection, which ends the request."""
     if request.transport is not None:
         _reset(request.transport)
@@ -298,10 +305,10 @@ async def _broken(request: web.BaseRequest) -> NoReturn:
     raise AssertionError
 
 
-async def _torn(request: web.BaseRequest, answer: _Answer) -> NoReturn:
+async def _send_half(request: web.BaseRequest, answer: _Answer) -> NoReturn:
     """Send half of an answer, and reset the connection."""
     response = web.StreamResponse(status=answer.status, headers=answer.headers)
     response.enable_chunked_encoding()
     await response.prepare(request)
     await response.write(answer.body[: len(answer.body) // 2])
-    await _broken(request)
+    await _reset_request(request)

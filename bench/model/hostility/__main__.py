@@ -13,7 +13,7 @@ need, the engine crashes, and watches are late.
 
 The oracles check that no data of another tenant reaches a hostile tenant, and that no data of a hostile tenant reaches
 another; that the engine touches no object of another owner; that no honest pod is late by more than 5 seconds; and that
-the engine comes to rest. In memory, the sequences run in virtual time. A sequence that fails is printed with its seed,
+the engine is idle. In memory, the sequences run in virtual time. A sequence that fails is printed with its seed,
 reduced to the actions that are needed to show the failure.
 """
 
@@ -25,67 +25,73 @@ from pathlib import Path
 
 from bench.kit.reporting import RESULTS, keep, verdict
 from bench.model.hostility import real
-from bench.model.hostility.actions import thought_up
-from bench.model.hostility.playing import setting_of, wrong
+from bench.model.hostility.actions import random_actions
+from bench.model.hostility.runner import setting_of, wrong
 from bench.model.sequences.__main__ import campaign
 from bench.model.sequences.actions import Action, read
-from bench.model.sequences.playing import shrunk
+from bench.model.sequences.runner import shrink
 
 NAME = "faults-hostility"
 _CHUNK = 10
 
 
 def tried(seed: int) -> tuple[int, str]:
-    """Play the sequence of a seed; return its number of actions, and the failure of its shortest form."""
-    sequence = thought_up(seed)
+    """Run the sequence of a seed; return its number of actions, and the failure of its shortest form."""
+    sequence = random_actions(seed)
     return len(sequence), f"seed {seed}: {_fewest(sequence)}" if wrong(sequence) else ""
 
 
 def _fewest(actions: list[Action]) -> str:
     """Return the fewest actions of a sequence that still show a failure, with their setting and the failure."""
     setting = actions[:1]
-    left = [*setting, *shrunk(actions[1:], lambda fewer: wrong([*setting, *fewer]))]
+    left = [*setting, *shrink(actions[1:], lambda fewer: wrong([*setting, *fewer]))]
     return f"{setting_of(left)}: {'; '.join(wrong(left))}: {' '.join(map(str, left))}"
 
 
 def replay(actions: list[Action]) -> int:
-    """Play one sequence, and print what is wrong and the actions that are needed to show it; return the exit code."""
+    """Run one sequence, and print what is wrong and the actions that are needed to show it; return the exit code."""
     print("actions:", *actions)
-    words = wrong(actions)
-    if words:
-        print(*words, f"takes: {_fewest(actions)}", sep="\n")
-    return bool(words)
+    failures = wrong(actions)
+    if failures:
+        print(*failures, f"the actions that suffice: {_fewest(actions)}", sep="\n")
+    return bool(failures)
 
 
 def main() -> int:
-    """Parse the arguments, play the sequences and store the result; return the exit code."""
+    """Parse the arguments, run the sequences and store the result; return the exit code."""
     if "--real" in sys.argv:
         return real.main()
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--count", type=int, default=2_000)
-    parser.add_argument("--seed", type=int, default=1, help="of the first sequence; each has the next one")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes that share the work")
-    parser.add_argument("--replay", type=int, help="play the sequence of this seed alone, and shrink it")
-    parser.add_argument("--actions", help='play this sequence alone: "SORT:NUMBER SORT:NUMBER"')
+    parser.add_argument("--count", type=int, default=2_000, help="the number of sequences")
     parser.add_argument(
-        "--real", action="store_true", help="play on real control planes, as bench.model.hostility.real does"
+        "--seed", type=int, default=1, help="the seed of the first sequence; each further sequence uses the next number"
     )
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    given = parser.parse_args()
-    if given.replay is not None or given.actions:
-        return replay(read(given.actions.split()) if given.actions else thought_up(given.replay))
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="the number of processes")
+    parser.add_argument(
+        "--replay",
+        type=int,
+        help="run only the sequence of this seed; if it fails, remove the actions that the failure does not need",
+    )
+    parser.add_argument("--actions", help='run only these actions: "SORT:NUMBER SORT:NUMBER"')
+    parser.add_argument(
+        "--real", action="store_true", help="run on real control planes, as bench.model.hostility.real does"
+    )
+    parser.add_argument("--results", type=Path, default=RESULTS, help="the folder in which to write the result")
+    args = parser.parse_args()
+    if args.replay is not None or args.actions:
+        return replay(read(args.actions.split()) if args.actions else random_actions(args.replay))
     begin = time.monotonic()
-    found = list(campaign(range(given.seed, given.seed + given.count), given.jobs, tried, _CHUNK))
-    broken = [words for _, words in found if words]
+    found = list(campaign(range(args.seed, args.seed + args.count), args.jobs, tried, _CHUNK))
+    broken = [failures for _, failures in found if failures]
     result = {
-        "seed": given.seed,
-        "sequences": given.count,
+        "seed": args.seed,
+        "sequences": args.count,
         "actions": sum(actions for actions, _ in found),
         "seconds": round(time.monotonic() - begin, 1),
         "divergences": len(broken),
         "broken": broken,
     }
-    return verdict(NAME, broken, keep(given.results, NAME, "in memory", result))
+    return verdict(NAME, broken, keep(args.results, NAME, "in memory", result))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The memory of an engine and the latency of its /healthz, sampled during a whole play."""
+"""The memory of an engine and the latency of its /healthz, sampled during a whole sequence."""
 
 import asyncio
 import time
@@ -49,8 +49,8 @@ class Health:
 
     def broken(self) -> list[str]:
         """Return which limits were exceeded."""
-        said = [f"{self.memory >> 20} MiB of memory"] if self.memory > MEMORY_AT_MOST else []
-        return said + ([f"/healthz took {self.slowest:.2f} s"] if self.slowest > ANSWERS_IN else [])
+        exceeded = [f"{self.memory >> 20} MiB of memory"] if self.memory > MEMORY_AT_MOST else []
+        return exceeded + ([f"/healthz took {self.slowest:.2f} s"] if self.slowest > ANSWERS_IN else [])
 
 
 def sample(rig: Rig, is_away: Callable[[], bool]) -> Sample | None:

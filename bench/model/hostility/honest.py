@@ -7,7 +7,7 @@ from base64 import b64encode
 from typing import NamedTuple
 
 from bench.model.hostility.choices import Choices
-from bench.model.hostility.marks import Marks
+from bench.model.hostility.markers import Markers
 from bench.model.hostility.setting import Setting
 from tensile.objects import (
     CLAIM,
@@ -92,7 +92,7 @@ def wanted(name: str, lower: str, choices: Choices, setting: Setting, word: str)
     return Wanted({"metadata": meta, "spec": {**spec, "volumes": volumes}}, tuple(needs))
 
 
-def body(kind: Kind, namespace: str, name: str, marks: Marks) -> Manifest:
+def body(kind: Kind, namespace: str, name: str, marks: Markers) -> Manifest:
     """Return the rest of an object that is not a pod, with a new marker of its tenant."""
     word = marks.new(namespace, kind, name)
     match kind.name:

@@ -27,10 +27,10 @@ class Due(NamedTuple):
 
     upper_uid: str
     ends: bool
-    words: str
+    problem: str
 
 
-class Sight(NamedTuple):
+class ObservedState(NamedTuple):
     """A snapshot of the clusters: upper pods by UID, the pods of each lower cluster, and which upper objects exist."""
 
     above: Mapping[str, Manifest]
@@ -39,33 +39,33 @@ class Sight(NamedTuple):
     """Takes kind, namespace and name of an upper object."""
 
 
-def due(sight: Sight, ledger: Ledger) -> Iterator[Due]:
+def due(state: ObservedState, ledger: Ledger) -> Iterator[Due]:
     """Return the states that are due and not reached, for the pods of honest tenants."""
-    copies = _copies(sight, ledger)
-    for upper_uid, pod in sight.above.items():
+    copies = _copies(state, ledger)
+    for upper_uid, pod in state.above.items():
         meta, lower = metadata(pod), pod["spec"].get("nodeName", "")
-        if meta["namespace"] in ledger.setting.honest and not ledger.setting.in_hand(meta["namespace"], lower):
-            words = _wrong(pod, copies.get((lower, upper_uid)), sight, ledger)
-            if words:
+        if meta["namespace"] in ledger.setting.honest and not ledger.setting.is_controlled(meta["namespace"], lower):
+            problem = _wrong(pod, copies.get((lower, upper_uid)), state, ledger)
+            if problem:
                 yield Due(
-                    upper_uid, "deletionTimestamp" in meta, f"{meta['namespace']}/{meta['name']} in {lower}: {words}"
+                    upper_uid, "deletionTimestamp" in meta, f"{meta['namespace']}/{meta['name']} in {lower}: {problem}"
                 )
     for (lower, upper_uid), copy in copies.items():
-        namespace = ledger.places.above(lower, metadata(copy)["namespace"])
-        is_honest = namespace in ledger.setting.honest and not ledger.setting.in_hand(namespace, lower)
+        namespace = ledger.lower_namespaces.above(lower, metadata(copy)["namespace"])
+        is_honest = namespace in ledger.setting.honest and not ledger.setting.is_controlled(namespace, lower)
         is_ending = "deletionTimestamp" in metadata(copy)
-        if is_honest and upper_uid not in sight.above and not is_ending:
+        if is_honest and upper_uid not in state.above and not is_ending:
             yield Due(upper_uid, True, f"{namespace}/{metadata(copy)['name']} runs on in {lower}")
 
 
-def lost(sight: Sight, ledger: Ledger) -> Iterator[str]:
+def lost(state: ObservedState, ledger: Ledger) -> Iterator[str]:
     """Return which pods of honest tenants were reported as failed although no client of their tenant ended them."""
-    for upper_uid, pod in sight.above.items():
+    for upper_uid, pod in state.above.items():
         meta, status = metadata(pod), pod.get("status") or {}
         is_honest = meta["namespace"] in ledger.setting.honest
-        in_hand = ledger.setting.in_hand(meta["namespace"], pod["spec"].get("nodeName", ""))
-        if is_honest and not in_hand and status.get("phase") == "Failed" and upper_uid not in ledger.killed:
-            yield f"{meta['namespace']}/{meta['name']} is Failed ({status.get('reason')}), and nobody ended it"
+        is_controlled = ledger.setting.is_controlled(meta["namespace"], pod["spec"].get("nodeName", ""))
+        if is_honest and not is_controlled and status.get("phase") == "Failed" and upper_uid not in ledger.killed:
+            yield f"{meta['namespace']}/{meta['name']} is Failed ({status.get('reason')}), and no client ended it"
 
 
 class Lateness:
@@ -75,29 +75,29 @@ class Lateness:
         self._since: dict[tuple[str, bool], float] = {}
         self.worst = 0.0
 
-    def look(self, found: Iterable[Due], now: float) -> list[str]:
+    def update(self, found: Iterable[Due], now: float) -> list[str]:
         """Record what is due at this moment; return what has been due for too long."""
-        words = {one[:2]: one.words for one in found}
-        self._since = {one: self._since.get(one, now) for one in words}
+        problem = {one[:2]: one.problem for one in found}
+        self._since = {one: self._since.get(one, now) for one in problem}
         self.worst = max([self.worst, *(now - since for since in self._since.values())])
-        return [f"{words[one]} for {BOUND:g} s" for one, since in self._since.items() if now - since > BOUND]
+        return [f"{problem[one]} for {BOUND:g} s" for one, since in self._since.items() if now - since > BOUND]
 
-    def excuse(self) -> None:
+    def reset(self) -> None:
         """Restart all measurements: the engine was restarted, or could not know the state."""
         self._since.clear()
 
 
-def _copies(sight: Sight, ledger: Ledger) -> dict[tuple[str, str], Manifest]:
+def _copies(state: ObservedState, ledger: Ledger) -> dict[tuple[str, str], Manifest]:
     """Return the lower pods that the engine created, by lower cluster and upper UID."""
     return {
         (lower, upper_uid_of(pod)): pod
-        for lower, pods in sight.below.items()
+        for lower, pods in state.below.items()
         for pod in pods
         if uid(pod) not in ledger.hostile and UPPER_UID in annotations(pod)
     }
 
 
-def _wrong(pod: Manifest, copy: Manifest | None, sight: Sight, ledger: Ledger) -> str:
+def _wrong(pod: Manifest, copy: Manifest | None, state: ObservedState, ledger: Ledger) -> str:
     """Return which due state an upper pod has not reached, "" for none."""
     phase, meta = (pod.get("status") or {}).get("phase"), metadata(pod)
     if copy is not None and "deletionTimestamp" in metadata(copy):
@@ -108,32 +108,32 @@ def _wrong(pod: Manifest, copy: Manifest | None, sight: Sight, ledger: Ledger) -
         return ""
     if copy is None and meta["uid"] in ledger.killed and phase == "Running":
         return f"was ended below, and is {phase} above"
-    if _is_kept_back(pod, sight, ledger):
+    if _is_kept_back(pod, state, ledger):
         return ""
     below = (copy.get("status") or {}).get("phase") if copy is not None else None
     return "" if below in (phase, "Pending") else f"is {phase} above and {below or 'not'} below"
 
 
-def _is_kept_back(pod: Manifest, sight: Sight, ledger: Ledger) -> bool:
+def _is_kept_back(pod: Manifest, state: ObservedState, ledger: Ledger) -> bool:
     """Report whether a pod waits for a missing object, or for an older pod of its name elsewhere."""
     namespace = metadata(pod)["namespace"]
     wanted = [need for need in needs(pod) if need[0] in _NEEDED and need[1] not in ("default", "kube-root-ca.crt")]
-    if not all(sight.has(kind, namespace, name) for kind, name in wanted):
+    if not all(state.has(kind, namespace, name) for kind, name in wanted):
         return True
-    return any(_has_predecessor(pod, lower, sight, ledger) for lower in LOWERS if lower != pod["spec"]["nodeName"])
+    return any(_has_predecessor(pod, lower, state, ledger) for lower in LOWERS if lower != pod["spec"]["nodeName"])
 
 
-def _has_predecessor(pod: Manifest, lower: str, sight: Sight, ledger: Ledger) -> bool:
+def _has_predecessor(pod: Manifest, lower: str, state: ObservedState, ledger: Ledger) -> bool:
     """Report whether a pod with that name is kept in another lower cluster in which the hostile tenant can write.
 
     The engine cannot know that he created it. A pod that never ran, or has ended, does not count. A pod that nothing
     keeps has to be deleted within the time that the new pod would get.
     """
     namespace, name = metadata(pod)["namespace"], metadata(pod)["name"]
-    if not ledger.setting.in_hand(namespace, lower):
+    if not ledger.setting.is_controlled(namespace, lower):
         return False
-    place = ledger.places.of(namespace, lower)
-    found = (one for one in sight.below[lower] if (metadata(one)["namespace"], metadata(one)["name"]) == (place, name))
+    place = ledger.lower_namespaces.of(namespace, lower)
+    found = (one for one in state.below[lower] if (metadata(one)["namespace"], metadata(one)["name"]) == (place, name))
     return any(
         is_marked(one, ledger.mark)
         and one["spec"].get("nodeName")

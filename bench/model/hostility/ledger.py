@@ -1,4 +1,4 @@
-"""The record of a play from all objects that its clusters ever stored: who created an object, and when pods needed it.
+"""The record of all objects that the clusters of a sequence ever stored: their creators, and when pods needed them.
 
 The engine's own view is not used, so that a defect in that view cannot hide itself.
 """
@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from math import inf
 
 from bench.kit.oracles import ENDED
-from bench.model.hostility.marks import Marks
-from bench.model.hostility.setting import Places, Setting
+from bench.model.hostility.markers import Markers
+from bench.model.hostility.setting import LowerNamespaces, Setting
 from bench.model.sequences.model import LOWERS
 from tensile.names import FIELD_MANAGER, OWNER, UPPER_UID
 from tensile.objects import (
@@ -32,7 +32,7 @@ Need = tuple[str, str]
 
 
 class Ledger:
-    """The record of a play.
+    """The record of a sequence.
 
     `hostile` holds the UIDs of lower objects that the hostile tenant created or changed, `marked` those of lower
     objects that ever had all ownership marks. Lower objects of other owners are kept as they were created. `uppers`
@@ -46,16 +46,16 @@ class Ledger:
         self._stale = stale
         self.setting = setting
         self.mark = mark
-        self.marks = Marks(setting.tag.strip("-") or "x")
-        self.places = Places(setting)
+        self.markers = Markers(setting.tag.strip("-") or "x")
+        self.lower_namespaces = LowerNamespaces(setting)
         self.hostile: set[str] = set()
         self.marked: set[str] = set()
         self.strangers: dict[Ref, Manifest] = {}
         self.uppers: dict[str, tuple[str, str, str]] = {}
         self.killed: set[str] = set()
         self.blurred = 0.0
-        self._asking: defaultdict[tuple[str, str, Need], set[str]] = defaultdict(set)
-        self._until: dict[tuple[str, str, Need], float] = {}
+        self._needed_by: defaultdict[tuple[str, str, Need], set[str]] = defaultdict(set)
+        self._last_needed: dict[tuple[str, str, Need], float] = {}
         self._needs: dict[str, tuple[str, str, frozenset[Need]]] = {}
         self._pulls: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
 
@@ -68,22 +68,22 @@ class Ledger:
             for one in manifest.get("imagePullSecrets") or ():
                 self._pulls[ref.namespace, one.get("name", "")].add(ref.name)
 
-    def asked(self, lower: str, namespace: str, need: Need) -> float:
+    def needed_until(self, lower: str, namespace: str, need: Need) -> float:
         """Return until when a pod on a lower cluster needed an object of its namespace: inf for now, -inf for never."""
-        return max(self._asked(lower, namespace, one) for one in self.ways(namespace, need))
+        return max(self._needed_until(lower, namespace, one) for one in self.equivalent_needs(namespace, need))
 
-    def ways(self, namespace: str, need: Need) -> list[Need]:
+    def equivalent_needs(self, namespace: str, need: Need) -> list[Need]:
         """Return the needs by which a pod can need an object: itself, and ServiceAccounts that pull images with it."""
         accounts = self._pulls.get((namespace, need[1]), set()) if need[0] == SECRET.name else ()
         return [need, *((SERVICE_ACCOUNT.name, one) for one in sorted(accounts))]
 
-    def was_asked(self, lower: str, namespace: str, need: Need, now: float) -> bool:
+    def is_or_was_needed(self, lower: str, namespace: str, need: Need, now: float) -> bool:
         """Report whether the engine may regard an object as needed: it is, or was until a moment ago."""
-        return self.asked(lower, namespace, need) >= min(self.blurred, now) - self._stale
+        return self.needed_until(lower, namespace, need) >= min(self.blurred, now) - self._stale
 
-    def _asked(self, lower: str, namespace: str, need: Need) -> float:
+    def _needed_until(self, lower: str, namespace: str, need: Need) -> float:
         place = (lower, namespace, need)
-        return inf if self._asking.get(place) else self._until.get(place, -inf)
+        return inf if self._needed_by.get(place) else self._last_needed.get(place, -inf)
 
     def _note_pod(self, pod: Manifest, now: float, *, gone: bool) -> None:
         node = pod["spec"].get("nodeName", "")
@@ -92,10 +92,10 @@ class Ledger:
         after = (node, metadata(pod)["namespace"], frozenset(needs(pod))) if asks else ("", "", frozenset[Need]())
         for need in before[2] - after[2]:
             place = (*before[:2], need)
-            self._asking[place].discard(uid(pod))
-            self._until[place] = now
+            self._needed_by[place].discard(uid(pod))
+            self._last_needed[place] = now
         for need in after[2]:
-            self._asking[*after[:2], need].add(uid(pod))
+            self._needed_by[*after[:2], need].add(uid(pod))
         if asks:
             self._needs[uid(pod)] = after
 
@@ -139,7 +139,7 @@ def is_marked(manifest: Manifest, mark: str) -> bool:
     """
     has_both = labels(manifest).get(OWNER) == mark and bool(annotations(manifest).get(UPPER_UID))
     return has_both and any(
-        f"f:{UPPER_UID}" in book.get("fieldsV1", {}).get("f:metadata", {}).get("f:annotations", {})
-        for book in metadata(manifest).get("managedFields") or ()
-        if book.get("manager") == FIELD_MANAGER and not book.get("subresource")
+        f"f:{UPPER_UID}" in entry.get("fieldsV1", {}).get("f:metadata", {}).get("f:annotations", {})
+        for entry in metadata(manifest).get("managedFields") or ()
+        if entry.get("manager") == FIELD_MANAGER and not entry.get("subresource")
     )

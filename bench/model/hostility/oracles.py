@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 import orjson
 
 from bench.model.hostility.ledger import Ledger, is_marked, needs
-from bench.model.hostility.marks import ABOVE, BELOW, TOKEN, Origin
+from bench.model.hostility.markers import ABOVE, BELOW, TOKEN, Origin
 from tensile.names import UPPER_NAMESPACE, UPPER_UID
 from tensile.objects import (
     CONFIG_MAP,
@@ -45,7 +45,7 @@ def leaks(ref: Ref, raw: bytes, ledger: Ledger, now: float) -> Iterator[tuple[st
         ledger: the record of the play.
         now: when the object was stored in this state.
     """
-    for word, origin in ledger.marks.found(raw):
+    for word, origin in ledger.markers.found(raw):
         why = _above(ref, raw, origin, ledger) if ref.cluster == UPPER else _below(ref, origin, ledger, now)
         if why:
             yield f"{ref} has {word} of {'/'.join(filter(None, origin))}: {why}", word
@@ -62,15 +62,15 @@ def _above(ref: Ref, raw: bytes, origin: Origin, ledger: Ledger) -> str:
 
 def _below(ref: Ref, origin: Origin, ledger: Ledger, now: float) -> str:
     if origin.namespace == BELOW:
-        is_his = (ref.cluster, ref.namespace) == (ledger.setting.lower, ledger.places.ground())
+        is_his = (ref.cluster, ref.namespace) == (ledger.setting.lower, ledger.lower_namespaces.hostile_namespace())
         return "" if is_his else "another tenant's place"
     namespace = _tenant(origin, ledger)
-    if ref.namespace != ledger.places.of(namespace, ref.cluster):
+    if ref.namespace != ledger.lower_namespaces.of(namespace, ref.cluster):
         return "not its place"
     if origin.kind == TOKEN:
         return "" if ref.name.endswith(origin.name) else "not where its token belongs"
     is_copied = origin.kind in {kind.name for kind in _COPIED}
-    if is_copied and not ledger.was_asked(ref.cluster, namespace, (origin.kind, origin.name), now):
+    if is_copied and not ledger.is_or_was_needed(ref.cluster, namespace, (origin.kind, origin.name), now):
         return "no pod bound here asks for it"
     return ""
 
@@ -94,17 +94,17 @@ def misplaced(ref: Ref, manifest: Manifest, ledger: Ledger, now: float, *, is_ne
         return
     kind, namespace, _ = ledger.uppers.get(upper_uid, ("", "", ""))
     if upper_uid == EMPTY and ref.kind in _COPIED:
-        kind, namespace = "nothing", ledger.places.above(ref.cluster, ref.namespace)
+        kind, namespace = "nothing", ledger.lower_namespaces.above(ref.cluster, ref.namespace)
         if manifest.get("data") or manifest.get("binaryData"):
             yield f"{ref} holds a name and is not empty"
     if not kind:
         yield f"{ref} is for {upper_uid}, which never was above"
     elif ref.kind == NAMESPACE:
-        words = ledger.places.learn(ref.cluster, ref.name, annotations(manifest).get(UPPER_NAMESPACE, ""))
+        words = ledger.lower_namespaces.learn(ref.cluster, ref.name, annotations(manifest).get(UPPER_NAMESPACE, ""))
         yield from [words] if words else ()
-    elif ref.namespace != ledger.places.of(namespace, ref.cluster):
+    elif ref.namespace != ledger.lower_namespaces.of(namespace, ref.cluster):
         yield f"{ref} is for {kind} of {namespace}: not its place"
-    elif is_new and not ledger.was_asked(ref.cluster, namespace, _reason(ref), now):
+    elif is_new and not ledger.is_or_was_needed(ref.cluster, namespace, _reason(ref), now):
         yield f"{ref} is for {kind} of {namespace}: no pod bound here asks for it"
 
 
@@ -132,7 +132,7 @@ def touched(verb: str, ref: Ref, seen: Manifest, ledger: Ledger, *, is_wanted: b
         return f"{verb} {ref}: is a stranger's"
     if uid(seen) not in ledger.hostile:
         return ""
-    is_mapped = bool(ledger.places.above(ref.cluster, ref.namespace))
+    is_mapped = bool(ledger.lower_namespaces.above(ref.cluster, ref.namespace))
     is_adopted = verb.startswith("patch") and ledger.setting.conflict == "adopt" and is_wanted
     if is_mapped and (uid(seen) in ledger.marked or is_adopted):
         return ""
@@ -178,14 +178,14 @@ def reached(upper: Manifest, target: tuple[str, str], found: Manifest | None, le
         ledger: the record of the play.
     """
     meta, lower = metadata(upper), upper["spec"]["nodeName"]
-    words = f"{meta['namespace']}/{meta['name']} is reached at {lower}: {'/'.join(target)}"
-    if target != (ledger.places.of(meta["namespace"], lower), meta["name"]):
-        return f"{words}: not its place"
-    if found is None or ledger.setting.in_hand(meta["namespace"], lower):
+    target_text = f"{meta['namespace']}/{meta['name']} is reached at {lower}: {'/'.join(target)}"
+    if target != (ledger.lower_namespaces.of(meta["namespace"], lower), meta["name"]):
+        return f"{target_text}: not its place"
+    if found is None or ledger.setting.is_controlled(meta["namespace"], lower):
         return ""
     if uid(found) in ledger.hostile:
-        return f"{words}: a forged pod"
-    return "" if annotations(found).get(UPPER_UID) == meta["uid"] else f"{words}: another pod's"
+        return f"{target_text}: a forged pod"
+    return "" if annotations(found).get(UPPER_UID) == meta["uid"] else f"{target_text}: another pod's"
 
 
 def left(ref: Ref, manifest: Manifest, pods: Iterable[Manifest], ledger: Ledger, now: float) -> str:
@@ -202,13 +202,13 @@ def left(ref: Ref, manifest: Manifest, pods: Iterable[Manifest], ledger: Ledger,
     """
     if "deletionTimestamp" in metadata(manifest) or not is_marked(manifest, ledger.mark) or _holds_tokens(ref):
         return ""
-    namespace = ledger.places.above(ref.cluster, ref.namespace)
+    namespace = ledger.lower_namespaces.above(ref.cluster, ref.namespace)
     if not namespace or uid(manifest) in ledger.hostile:
         return ""
     need = (ref.kind.name, ref.name)
-    ways = set(ledger.ways(namespace, need))
+    ways = set(ledger.equivalent_needs(namespace, need))
     is_kept = any(ways & set(needs(pod)) for pod in pods if is_marked(pod, ledger.mark))
-    if is_kept or ledger.asked(ref.cluster, namespace, need) > now:
+    if is_kept or ledger.needed_until(ref.cluster, namespace, need) > now:
         return ""
     return f"{ref} is left though no pod asks for it"
 

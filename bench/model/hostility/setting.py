@@ -16,7 +16,7 @@ from tensile.topology import Topology, parse
 
 LONGEST = 50
 """Longer names are not computed by hand, because the engine decides how they are shortened."""
-GROUNDS = ("unmapped", "tenant", "victim", "prefixed", "squatted")
+HOSTILE_NAMESPACES = ("unmapped", "tenant", "victim", "prefixed", "squatted")
 """The namespace in which the hostile lower tenant writes.
 
 `unmapped` is `aaa`; `tenant` is the namespace of the hostile upper tenant, `victim` that of the victim; `prefixed` is
@@ -33,18 +33,19 @@ _IDENTITIES = ("upper", "lower", "none")
 
 
 class Setting(NamedTuple):
-    """One combination of topology and tenants to play a sequence with.
+    """One combination of topology and tenants that a sequence runs with.
 
     `identity` is the `serviceAccounts.identity` of pods; "none" means that no controllers are enabled. The hostile
-    lower tenant writes in `ground`, one of `GROUNDS`, of `lower` alone. With `is_cut` the victim's namespace name is
-    too long for a prefix, and the hostile upper tenant's namespace has the shortened name that results. `topology` is
-    the topology's name, `tag` the suffix of every namespace. Without `has_driver` no volumes are provisioned.
+    lower tenant writes in `hostile_namespace`, one of `HOSTILE_NAMESPACES`, of `lower` alone. With `is_cut` the
+    victim's namespace name is too long for a prefix, and the hostile upper tenant's namespace has the shortened name
+    that results. `topology` is the topology's name, `tag` the suffix of every namespace. Without `has_driver` no
+    volumes are provisioned.
     """
 
     mapping: str = "same"
     identity: str = "upper"
     conflict: str = "fail"
-    ground: str = "unmapped"
+    hostile_namespace: str = "unmapped"
     lower: str = LOWERS[1]
     is_cut: bool = False
     topology: str = "demo"
@@ -53,7 +54,7 @@ class Setting(NamedTuple):
 
     def __str__(self) -> str:
         cut = " cut" if self.is_cut else ""
-        return f"{self.mapping} {self.identity} {self.conflict}, {self.ground} ground in {self.lower}{cut}"
+        return f"{self.mapping} {self.identity} {self.conflict}, {self.hostile_namespace} ground in {self.lower}{cut}"
 
     @property
     def has_controllers(self) -> bool:
@@ -78,16 +79,16 @@ class Setting(NamedTuple):
         return (self.bank, f"shop{self.tag}")
 
     @property
-    def spaces(self) -> tuple[str, ...]:
+    def namespaces(self) -> tuple[str, ...]:
         """The upper namespaces of all tenants."""
         return (*self.honest, self.hostile)
 
     @property
     def mapped(self) -> str:
         """The upper namespace to which the hostile lower tenant's namespace belongs, "" for none."""
-        return {"tenant": self.hostile, "victim": self.bank}.get(self.ground, "")
+        return {"tenant": self.hostile, "victim": self.bank}.get(self.hostile_namespace, "")
 
-    def in_hand(self, namespace: str, lower: str) -> bool:
+    def is_controlled(self, namespace: str, lower: str) -> bool:
         """Report whether the hostile lower tenant can write in the namespace in which pods of an upper namespace run.
 
         What he can do to those pods alone is accepted: under `mapping: same` that namespace belongs to the same tenant.
@@ -98,7 +99,7 @@ class Setting(NamedTuple):
     @property
     def squatted(self) -> str:
         """The upper namespace whose lower name is taken in the hostile tenant's lower cluster, "" for none."""
-        return self.honest[1] if self.ground == "squatted" else ""
+        return self.honest[1] if self.hostile_namespace == "squatted" else ""
 
     def file(self) -> dict[str, Any]:
         """Return the fields of the topology file that this setting determines."""
@@ -118,16 +119,16 @@ class Setting(NamedTuple):
 
 def _settings() -> tuple[Setting, ...]:
     """Return all settings; the first is the plainest."""
-    every = product(("same", "prefix"), _IDENTITIES, ("fail", "adopt"), GROUNDS, LOWERS[::-1])
+    every = product(("same", "prefix"), _IDENTITIES, ("fail", "adopt"), HOSTILE_NAMESPACES, LOWERS[::-1])
     plain = [Setting(*one) for one in every if one[0] == "prefix" or one[3] not in _PREFIXED]
-    cut = [one._replace(is_cut=True) for one in plain if one.mapping == "prefix" and one.ground == "tenant"]
+    cut = [one._replace(is_cut=True) for one in plain if one.mapping == "prefix" and one.hostile_namespace == "tenant"]
     return (*plain, *cut)
 
 
 SETTINGS = _settings()
 
 
-class Places:
+class LowerNamespaces:
     """The lower namespaces of upper namespaces."""
 
     def __init__(self, setting: Setting) -> None:
@@ -138,7 +139,7 @@ class Places:
         """Note a lower namespace that the engine created; return what is wrong with it, "" for nothing."""
         by_hand = self.of(above, lower)
         if by_hand and by_hand != below:
-            return f"namespace {below} in {lower} was made for {above}, whose place is {by_hand}"
+            return f"namespace {below} in {lower} was made for {above}, whose lower namespace is {by_hand}"
         other = self.above(lower, below)
         if other not in ("", above):
             return f"namespace {below} in {lower} was made for {above} and for {other}"
@@ -156,12 +157,12 @@ class Places:
 
     def above(self, lower: str, below: str) -> str:
         """Return the tenant's upper namespace of a lower one, "" for none."""
-        found = (one for one in self._setting.spaces if self.of(one, lower) == below)
+        found = (one for one in self._setting.namespaces if self.of(one, lower) == below)
         return next(found, "") if below else ""
 
-    def ground(self) -> str:
+    def hostile_namespace(self) -> str:
         """Return the lower namespace in which the hostile lower tenant writes, "" while it does not exist."""
         if self._setting.mapped:
             return self.of(self._setting.mapped, self._setting.lower)
         alone = self._setting.squatted or f"aaa{self._setting.tag}"
-        return f"{self._setting.topology}-{alone}" if self._setting.ground in _PREFIXED else alone
+        return f"{self._setting.topology}-{alone}" if self._setting.hostile_namespace in _PREFIXED else alone

@@ -21,8 +21,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from bench.kit.reporting import RESULTS, keep, verdict
-from bench.model.sequences.actions import Action, read, thought_up
-from bench.model.sequences.playing import shrunk, wrong
+from bench.model.sequences.actions import Action, random_actions, read
+from bench.model.sequences.runner import shrink, wrong
 
 NAME = "faults-sequences"
 _CHUNK = 50
@@ -35,18 +35,18 @@ def unburdened() -> None:
 
 
 def tried(seed: int) -> tuple[int, str]:
-    """Play the sequence of a seed; return its number of actions, and the failure with the fewest actions."""
-    sequence = thought_up(seed)
-    words = wrong(sequence)
-    if not words:
+    """Run the sequence of a seed; return its number of actions, and the failure with the fewest actions."""
+    sequence = random_actions(seed)
+    failures = wrong(sequence)
+    if not failures:
         return len(sequence), ""
-    return len(sequence), f"seed {seed}: {'; '.join(words)}: {' '.join(map(str, shrunk(sequence)))}"
+    return len(sequence), f"seed {seed}: {'; '.join(failures)}: {' '.join(map(str, shrink(sequence)))}"
 
 
 def campaign(
     seeds: range, jobs: int, trial: Callable[[int], tuple[int, str]] = tried, chunk: int = _CHUNK
 ) -> Iterator[tuple[int, str]]:
-    """Play many sequences in several processes; failures are printed as they occur.
+    """Run many sequences in several processes; failures are printed as they occur.
 
     Args:
         seeds: the seeds of the sequences.
@@ -55,46 +55,52 @@ def campaign(
         chunk: the number of sequences that a process gets at a time.
     """
     with multiprocessing.Pool(jobs, unburdened) as pool:
-        for actions, words in pool.imap_unordered(trial, seeds, chunk):
-            if words:
-                print(words, flush=True)
-            yield actions, words
+        for actions, failures in pool.imap_unordered(trial, seeds, chunk):
+            if failures:
+                print(failures, flush=True)
+            yield actions, failures
 
 
 def replay(actions: list[Action]) -> int:
-    """Play one sequence, and print its failure and the actions that are needed to show it; return the exit code."""
+    """Run one sequence, and print its failure and the actions that are needed to show it; return the exit code."""
     print("actions:", *actions)
-    words = wrong(actions)
-    if words:
-        print(*words, sep="\n")
-        print("takes:", *shrunk(actions))
-    return bool(words)
+    failures = wrong(actions)
+    if failures:
+        print(*failures, sep="\n")
+        print("the actions that suffice:", *shrink(actions))
+    return bool(failures)
 
 
 def main() -> int:
-    """Parse the arguments, play the sequences and store the result; return the exit code."""
+    """Parse the arguments, run the sequences and store the result; return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--count", type=int, default=20_000)
-    parser.add_argument("--seed", type=int, default=1, help="of the first sequence; each has the next one")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes that share the work")
-    parser.add_argument("--replay", type=int, help="play the sequence of this seed alone, and shrink it")
-    parser.add_argument("--actions", help='play this sequence alone: "SORT:NUMBER SORT:NUMBER"')
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    given = parser.parse_args()
-    if given.replay is not None or given.actions:
-        return replay(read(given.actions.split()) if given.actions else thought_up(given.replay))
+    parser.add_argument("--count", type=int, default=20_000, help="the number of sequences")
+    parser.add_argument(
+        "--seed", type=int, default=1, help="the seed of the first sequence; each further sequence uses the next number"
+    )
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="the number of processes")
+    parser.add_argument(
+        "--replay",
+        type=int,
+        help="run only the sequence of this seed; if it fails, remove the actions that the failure does not need",
+    )
+    parser.add_argument("--actions", help='run only these actions: "SORT:NUMBER SORT:NUMBER"')
+    parser.add_argument("--results", type=Path, default=RESULTS, help="the folder in which to write the result")
+    args = parser.parse_args()
+    if args.replay is not None or args.actions:
+        return replay(read(args.actions.split()) if args.actions else random_actions(args.replay))
     begin = time.monotonic()
-    found = list(campaign(range(given.seed, given.seed + given.count), given.jobs))
-    broken = [words for _, words in found if words]
+    found = list(campaign(range(args.seed, args.seed + args.count), args.jobs))
+    broken = [failures for _, failures in found if failures]
     result = {
-        "seed": given.seed,
-        "sequences": given.count,
+        "seed": args.seed,
+        "sequences": args.count,
         "actions": sum(actions for actions, _ in found),
         "seconds": round(time.monotonic() - begin, 1),
         "divergences": len(broken),
         "broken": broken,
     }
-    return verdict(NAME, broken, keep(given.results, NAME, "in memory", result))
+    return verdict(NAME, broken, keep(args.results, NAME, "in memory", result))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Actions on the clusters of a stage: of users, kubelets and other owners, and faults of networks, engine and file.
+"""Actions in a simulation: of users, kubelets and other owners, and faults of networks, engine and topology file.
 
 An action is a sort and a number that determines its object and its details; an action that does not apply has no
 effect. So a sequence stays valid if actions are removed from it, and the same seed always gives the same sequence.
@@ -9,6 +9,7 @@ from random import Random
 from typing import NamedTuple
 
 from bench.kit.oracles import ENDED, upper_uid_of
+from bench.model.sequences.connections import Fault, WatchConnection
 from bench.model.sequences.contents import DRIFTED, content, endpoints
 from bench.model.sequences.model import (
     ACCOUNTS,
@@ -23,8 +24,7 @@ from bench.model.sequences.model import (
     SPACE,
     Model,
 )
-from bench.model.sequences.stage import CLUSTERS, OWNER, Stage
-from bench.model.sequences.wires import Fault, Line
+from bench.model.sequences.simulation import CLUSTERS, OWNER, Simulation
 from tensile.names import OWNER as OWNER_LABEL
 from tensile.names import UPPER_UID
 from tensile.objects import (
@@ -69,22 +69,22 @@ class Action(NamedTuple):
         return f"{self.sort}:{self.number}"
 
 
-def thought_up(seed: int, most: int = 30) -> list[Action]:
+def random_actions(seed: int, most: int = 30) -> list[Action]:
     """Return the sequence of a seed; the same seed gives the same sequence."""
-    die = Random(seed)
-    return [Action(die.choice(SORTS), die.randrange(RANGE)) for _ in range(die.randint(most // 3, most))]
+    random = Random(seed)
+    return [Action(random.choice(SORTS), random.randrange(RANGE)) for _ in range(random.randint(most // 3, most))]
 
 
-def read(words: Iterable[str]) -> list[Action]:
+def read(texts: Iterable[str]) -> list[Action]:
     """Parse actions in their printed form, SORT:NUMBER."""
-    return [Action(sort, int(number)) for sort, _, number in (one.partition(":") for one in words)]
+    return [Action(sort, int(number)) for sort, _, number in (one.partition(":") for one in texts)]
 
 
-class Play:
-    """Carries actions out on a stage, and informs the model of what it cannot see there."""
+class ActionRunner:
+    """Runs actions on a simulation, and informs the model of what it cannot see there."""
 
-    def __init__(self, stage: Stage, model: Model) -> None:
-        self.stage = stage
+    def __init__(self, simulation: Simulation, model: Model) -> None:
+        self.simulation = simulation
         self.model = model
         self._sorts: dict[str, Callable[[int], object]] = {
             "pod": lambda number: self._make(PODS[number % 3], number // 3),
@@ -100,7 +100,9 @@ class Play:
             "leave": self._leave,
             "fault": self._fault,
             "linger": self._linger,
-            "away": lambda number: stage.leave(CLUSTERS[number % 3], (3.0, 11.0, 41.0, 600.0)[number // 3 % 4]),
+            "away": lambda number: simulation.disconnect(
+                CLUSTERS[number % 3], (3.0, 11.0, 41.0, 600.0)[number // 3 % 4]
+            ),
             "edit": self._edit_file,
         }
         self._longer = {
@@ -108,14 +110,14 @@ class Play:
             "unmake": self._unmake,
             "evict": self._evict,
             "unseat": self._unseat,
-            "relist": lambda number: stage.relist(CLUSTERS[number % 3]),
-            "back": lambda number: stage.come_back(CLUSTERS[number % 3]),
+            "relist": lambda number: simulation.relist(CLUSTERS[number % 3]),
+            "back": lambda number: simulation.reconnect(CLUSTERS[number % 3]),
             "crash": self._crash,
-            "steps": stage.pause,
-            "wait": lambda number: stage.rest((0.05, 0.3, 1.0, 7.0)[number % 4]),
+            "steps": simulation.pause,
+            "wait": lambda number: simulation.let_time_pass((0.05, 0.3, 1.0, 7.0)[number % 4]),
         }
 
-    async def carry_out(self, action: Action) -> None:
+    async def run(self, action: Action) -> None:
         """Carry out one action, and let a little time pass."""
         if action.sort in self._longer:
             await self._longer[action.sort](action.number)
@@ -124,7 +126,7 @@ class Play:
         else:
             self._sorts[action.sort](action.number)
         if action.sort != "steps":
-            await self.stage.pause(action.number % 5)
+            await self.simulation.pause(action.number % 5)
 
     # Actions of users.
 
@@ -150,13 +152,13 @@ class Play:
             spec["serviceAccountName"] = ACCOUNTS[0]
             self._provide(SERVICE_ACCOUNT, ACCOUNTS[0], {"imagePullSecrets": [{"name": "pull"}]})
         meta = {**_named(name), "labels": {LABEL: "0"}}
-        self.stage.clusters[UPPER].place(POD, {"metadata": meta, "spec": spec})
+        self.simulation.clusters[UPPER].place(POD, {"metadata": meta, "spec": spec})
         self.model.made()
 
     def _provide(self, kind: Kind, name: str, body: Manifest) -> None:
         if self._find(UPPER, kind, name) is None:
             meta = {**_named(name), **body.pop("metadata", {})}
-            self.stage.clusters[UPPER].place(kind, {"metadata": meta, **body})
+            self.simulation.clusters[UPPER].place(kind, {"metadata": meta, **body})
 
     async def _delete(self, number: int) -> None:
         """Delete a pod as kubectl does, sometimes by force."""
@@ -166,14 +168,14 @@ class Play:
         """Replace a pod immediately by another with its name."""
         name = PODS[number % 3]
         if self._find(UPPER, POD, name) is not None:
-            self.stage.clusters[UPPER].vanish(_ref(UPPER, POD, name))
+            self.simulation.clusters[UPPER].vanish(_ref(UPPER, POD, name))
             self._make(name, number // 3)
 
     def _anew(self, number: int) -> None:
         """Replace a pod and its claim, even if that is in use, immediately by others with their names."""
         for kind, name in ((POD, PODS[number % 3]), (CLAIM, CLAIMS[0])):
             if self._find(UPPER, kind, name) is not None:
-                self.stage.clusters[UPPER].vanish(_ref(UPPER, kind, name))
+                self.simulation.clusters[UPPER].vanish(_ref(UPPER, kind, name))
         self._make(PODS[number % 3], number // 3)
 
     def _serve(self, number: int) -> None:
@@ -196,7 +198,7 @@ class Play:
         await self._ask(UPPER, kind, name)
         if number % 2 and found is not None and self._find(UPPER, kind, name) is None:
             meta = {key: value for key, value in metadata(found).items() if key in ("name", "namespace", "labels")}
-            self.stage.clusters[UPPER].place(kind, {**found, "metadata": meta})
+            self.simulation.clusters[UPPER].place(kind, {**found, "metadata": meta})
 
     # Actions in lower clusters.
 
@@ -213,7 +215,7 @@ class Play:
         """Remove a lower pod whose upper pod was not deleted."""
         for lower, found in self._mirrors(PODS[number % 3]):
             self.model.killed.add(upper_uid_of(found))
-            self.stage.clusters[lower].vanish(_ref(lower, POD, PODS[number % 3]))
+            self.simulation.clusters[lower].vanish(_ref(lower, POD, PODS[number % 3]))
 
     async def _evict(self, number: int) -> None:
         """Delete a lower pod as another client."""
@@ -243,13 +245,13 @@ class Play:
         kind, name = every[number % len(every)]
         lower = LOWERS[number // 2 % 2]
         if self._find(lower, kind, name) is None:
-            if self.stage.find(Ref(lower, NAMESPACE, "", SPACE)) is None:
+            if self.simulation.find(Ref(lower, NAMESPACE, "", SPACE)) is None:
                 self._put_stranger(lower, NAMESPACE, {"metadata": {"name": SPACE}})
             meta = {**_named(name), **_forged(number // 4 % 3)}
             self._put_stranger(lower, kind, {**_body(kind), "metadata": meta})
 
     def _put_stranger(self, lower: str, kind: Kind, manifest: Manifest) -> None:
-        stored = self.stage.clusters[lower].place(kind, manifest)
+        stored = self.simulation.clusters[lower].place(kind, manifest)
         meta = metadata(stored)
         self.model.strangers[Ref(lower, kind, meta.get("namespace", ""), meta["name"])] = stored
 
@@ -258,29 +260,29 @@ class Play:
         found = [ref for ref in sorted(self.model.strangers) if ref.kind != NAMESPACE]
         if found:
             ref = found[number % len(found)]
-            self.stage.clusters[ref.cluster].vanish(ref)
+            self.simulation.clusters[ref.cluster].vanish(ref)
             del self.model.strangers[ref]
 
     # Faults.
 
     def _fault(self, number: int) -> None:
         """Let one of the next writes fail."""
-        self.stage.ways[CLUSTERS[number % 3]].faults.append(FAULTS[number // 3 % len(FAULTS)])
+        self.simulation.connections[CLUSTERS[number % 3]].faults.append(FAULTS[number // 3 % len(FAULTS)])
 
     def _linger(self, number: int) -> None:
         """Let pods of a lower cluster stay terminating, or let them end again."""
-        nature = self.stage.natures[LOWERS[number % 2]]
-        nature.lingers = not nature.lingers
-        nature.enqueue_all()
+        controllers = self.simulation.controllers[LOWERS[number % 2]]
+        controllers.keeps_terminating_pods = not controllers.keeps_terminating_pods
+        controllers.enqueue_all()
 
     def _edit_file(self, number: int) -> None:
         """Edit the topology file."""
         self.model.is_edited = True
-        self.stage.reload(number)
+        self.simulation.reload(number)
 
     def _watches(self, action: Action) -> None:
         """Make watches late, lossy or repetitive; or let all deliver what they held back."""
-        lines = self.stage.lines
+        lines = self.simulation.watch_connections
         if action.sort in ("slow", "miss"):
             lines = [line for line in lines if line.feed.cluster == CLUSTERS[action.number % 3]]
         elif action.sort != "release":
@@ -290,8 +292,8 @@ class Play:
 
     async def _crash(self, _number: int) -> None:
         """End the engine at any point of its work, and start another."""
-        await self.stage.crash()
-        await self.stage.start()
+        await self.simulation.crash()
+        await self.simulation.start()
 
     def _mirrors(self, name: str) -> list[tuple[str, Manifest]]:
         """Return the engine's lower pods of a name, and their lower clusters."""
@@ -299,13 +301,13 @@ class Play:
         return [(lower, pod) for lower, pod in found if pod]
 
     def _find(self, cluster: str, kind: Kind, name: str) -> Manifest | None:
-        return self.stage.find(_ref(cluster, kind, name))
+        return self.simulation.find(_ref(cluster, kind, name))
 
     async def _ask(self, cluster: str, kind: Kind, name: str, grace: int | None = None) -> None:
         """Delete an object, if it exists, with a single request."""
         found = self._find(cluster, kind, name)
         if found is not None:
-            await self.stage.clusters[cluster].delete(_ref(cluster, kind, name), uid=uid(found), grace=grace)
+            await self.simulation.clusters[cluster].delete(_ref(cluster, kind, name), uid=uid(found), grace=grace)
 
     def _edit(self, cluster: str, kind: Kind, name: str, number: int) -> None:
         if self._find(cluster, kind, name) is not None:
@@ -322,21 +324,21 @@ class Play:
         seen = self._find(cluster, kind, name)
         assert seen is not None
         known = metadata(seen).get("labels") or {}
-        self.stage.clusters[cluster].alter(_ref(cluster, kind, name), lay_over)
+        self.simulation.clusters[cluster].alter(_ref(cluster, kind, name), lay_over)
 
 
-def _disturb(line: Line, how: str) -> None:
+def _disturb(watch: WatchConnection, how: str) -> None:
     """Disturb a watch as an action requires."""
     match how:
         case "hold" | "slow":
-            line.is_held = True
+            watch.is_held = True
         case "deaf" | "miss":
-            line.is_deaf = True
+            watch.drops_events = True
         case "repeat":
-            line.repeat()
+            watch.repeat()
         case _:
-            line.is_held = False
-            line.flow()
+            watch.is_held = False
+            watch.deliver()
 
 
 def _claim(storage_class: str) -> Manifest:

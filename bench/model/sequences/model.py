@@ -34,7 +34,7 @@ from tensile.objects import (
 )
 
 if TYPE_CHECKING:
-    from bench.model.sequences.stage import Stage
+    from bench.model.sequences.simulation import Simulation
 
 PODS, MAPS, SECRETS = ("p0", "p1", "p2"), ("m0", "m1"), ("s0",)
 CLAIMS, ACCOUNTS, SERVICES, SLICES = ("c0",), ("a0",), ("v0",), ("v0-1",)
@@ -52,7 +52,7 @@ Need = tuple[Kind, str]
 
 
 class Model:
-    """What is known of a stage beyond its objects, and what is wrong there.
+    """What is known of a simulation beyond its objects, and what is wrong there.
 
     Objects of other owners are kept as they were created. `killed` and `phases` are by upper UID: the objects whose
     lower copies other clients ended, and the phases that kubelets reported for pods. Once the topology file
@@ -69,11 +69,11 @@ class Model:
         self._mark = mark
         self._homes: dict[str, set[str]] = {}
         self._claim_of: dict[tuple[str, str], str] = {}
-        self._stage: Stage | None = None
+        self._simulation: Simulation | None = None
 
-    def attach(self, stage: "Stage") -> None:
-        """Observe this stage from now on."""
-        self._stage = stage
+    def attach(self, simulation: "Simulation") -> None:
+        """Observe this simulation from now on."""
+        self._simulation = simulation
 
     def made(self) -> None:
         """Record, when a pod is created, in which lower clusters claims may have their data, and its own claims."""
@@ -95,13 +95,13 @@ class Model:
 
     # What must not be done.
 
-    def look(self, verb: str, ref: Ref, content: Any) -> None:
+    def check_write(self, verb: str, ref: Ref, content: Any) -> None:
         """Check a write just before it is carried out; `content` is a body, a patch's body, or a deletion's UID."""
-        self.harms += [f"{verb} {ref}: {words}" for words in self._harm(verb, ref, content)]
+        self.harms += [f"{verb} {ref}: {failure_texts}" for failure_texts in self._harm(verb, ref, content)]
 
     def _harm(self, verb: str, ref: Ref, content: Any) -> Iterator[str]:
-        assert self._stage is not None
-        seen = self._stage.find(ref)
+        assert self._simulation is not None
+        seen = self._simulation.find(ref)
         if verb.startswith("patch") and not _is_fenced(content):
             yield "no fence"
         if seen is not None and verb != "create" and ref in self.strangers and is_about(seen, content):
@@ -118,8 +118,8 @@ class Model:
 
         That is allowed as long as the upper pod is Pending, and has no effect if the name is taken.
         """
-        assert self._stage is not None
-        above = self._find(UPPER, POD, ref.name) if self._stage.find(ref) is None else None
+        assert self._simulation is not None
+        above = self._find(UPPER, POD, ref.name) if self._simulation.find(ref) is None else None
         if above is None or uid(above) != annotations(body)[UPPER_UID]:
             return
         if above["status"].get("phase") != "Pending" and not self._is_delayed(uid(above)):
@@ -131,9 +131,9 @@ class Model:
         Failed is allowed if its lower pod was killed, and any phase if the upper pod is being deleted.
         """
         upper_uid, phase = metadata(body).get("uid", ""), (body.get("status") or {}).get("phase")
-        said = {"Pending", None, *self.phases.get(upper_uid, ())}
+        allowed_phases = {"Pending", None, *self.phases.get(upper_uid, ())}
         above = next((one for name in PODS if (one := self._find(UPPER, POD, name)) and uid(one) == upper_uid), None)
-        if above is None or phase in said or (phase == "Failed" and upper_uid in self.killed):
+        if above is None or phase in allowed_phases or (phase == "Failed" and upper_uid in self.killed):
             return
         if "deletionTimestamp" not in metadata(above):
             yield f"is {phase}, which no kubelet said"
@@ -154,43 +154,45 @@ class Model:
     def _harm_of_upper_end(self, seen: Manifest) -> Iterator[str]:
         """Yield a failure if an upper pod is removed that no user deleted, or whose lower pod still exists."""
         if "deletionTimestamp" not in metadata(seen):
-            yield "nobody deleted it"
+            yield "no user deleted it"
         below = (self.ours(lower, POD, metadata(seen)["name"]) for lower in LOWERS)
         if any(one and upper_uid_of(one) == uid(seen) for one in below) and not self._is_delayed(uid(seen)):
             yield "it still runs below"
 
     def _is_delayed(self, upper_uid: str) -> bool:
         """Report whether a create of a pod's lower pod arrived, or may arrive, after the engine gave it up."""
-        assert self._stage is not None
-        delayed = (body for way in self._stage.ways.values() for body in way.delayed)
+        assert self._simulation is not None
+        delayed = (body for way in self._simulation.connections.values() for body in way.delayed)
         return any(annotations(body).get(UPPER_UID) == upper_uid for body in delayed)
 
     # What has to be in the end.
 
     def wrong(self) -> list[str]:
         """Return how the clusters differ from the required state, and what must not have been done."""
-        assert self._stage is not None
+        assert self._simulation is not None
         theirs = {uid(one) for one in self.strangers.values()}
-        below = [one for one in self._stage.sights if one.cluster != UPPER and uid(one.pod) not in theirs]
-        said = [*self._stage.defects, *self.harms]
-        said += [words for words in histories.lived_twice(below) if "somebody's" not in words]
-        said += histories.reverted(one for one in self._stage.sights if one.cluster == UPPER)
+        below = [one for one in self._simulation.pod_events if one.cluster != UPPER and uid(one.pod) not in theirs]
+        failures = [*self._simulation.defects, *self.harms]
+        failures += [
+            failure_texts for failure_texts in histories.lived_twice(below) if "somebody's" not in failure_texts
+        ]
+        failures += histories.reverted(one for one in self._simulation.pod_events if one.cluster == UPPER)
         for ref, before in self.strangers.items():
-            said += [f"{ref} is a stranger's and was touched"] if self._stage.find(ref) != before else []
-        for words in (self._wrong_pod(name) for name in PODS):
-            said += words
+            failures += [f"{ref} is a stranger's and was touched"] if self._simulation.find(ref) != before else []
+        for failure_texts in (self._wrong_pod(name) for name in PODS):
+            failures += failure_texts
         for lower in LOWERS:
-            said += self._wrong_below(lower)
-        return [*dict.fromkeys(said), *self._wrong_claims()]
+            failures += self._wrong_below(lower)
+        return [*dict.fromkeys(failures), *self._wrong_claims()]
 
     def _wrong_pod(self, name: str) -> list[str]:
         above = self._find(UPPER, POD, name)
         node = above["spec"]["nodeName"] if above else ""
         left = [lower for lower in LOWERS if lower != node and self.ours(lower, POD, name)]
-        said = [f"{name} runs in {lower} for nobody" for lower in left]
+        failures = [f"{name} runs in {lower} without an upper pod" for lower in left]
         if above is not None and "deletionTimestamp" in metadata(above):
-            return [*said, f"{name} does not come to its end"]
-        return [*said, *self._unlike(name, above, self.ours(node, POD, name))] if above else said
+            return [*failures, f"{name} does not come to its end"]
+        return [*failures, *self._unlike(name, above, self.ours(node, POD, name))] if above else failures
 
     def _unlike(self, name: str, above: Manifest, below: Manifest | None) -> Iterator[str]:
         """Yield how an upper pod differs from its lower pod."""
@@ -227,8 +229,8 @@ class Model:
 
     def _wrong_below(self, lower: str) -> Iterator[str]:
         """Yield how the mirrored objects of a lower cluster differ from those that its pods need."""
-        assert self._stage is not None
-        if self._stage.find(Ref(UPPER, NODE, "", lower)) is None:
+        assert self._simulation is not None
+        if self._simulation.find(Ref(UPPER, NODE, "", lower)) is None:
             yield f"there is no node {lower}"
         running = [one for name in PODS if (one := self.ours(lower, POD, name))]
         living = self._living(lower)
@@ -240,7 +242,7 @@ class Model:
             if need in needed:
                 yield from self._wrong_copy(lower, *need)
             elif need not in useful and self.ours(lower, *need):
-                yield f"{need[0].name} {need[1]} is in {lower} for nobody"
+                yield f"{need[0].name} {need[1]} is in {lower} without a user"
         if served or not (running or living):  # beside pods that have ended, it is left unchanged
             yield from self._wrong_service(lower, is_needed=bool(served))
 
@@ -298,7 +300,7 @@ class Model:
                 yield from self._wrong_homes(name, above)
             for copy in copies if above is None else ():
                 if self._is_to_go(copy) and "deletionTimestamp" not in metadata(copy):
-                    yield f"claim {name} is left for nobody"
+                    yield f"claim {name} is left without a user"
 
     def _wrong_homes(self, name: str, above: Manifest) -> Iterator[str]:
         """Yield in which clusters pods run that need a claim whose data is in another one.
@@ -318,13 +320,13 @@ class Model:
 
     def _is_to_go(self, copy: Manifest) -> bool:
         """Report whether the upper cluster requests to delete a claim's data, by its placeholder volume."""
-        assert self._stage is not None
-        volume = self._stage.find(Ref(UPPER, VOLUME, "", f"pvc-{upper_uid_of(copy)}"))
+        assert self._simulation is not None
+        volume = self._simulation.find(Ref(UPPER, VOLUME, "", f"pvc-{upper_uid_of(copy)}"))
         return volume is not None and volume["spec"]["persistentVolumeReclaimPolicy"] == "Delete"
 
     def _find(self, cluster: str, kind: Kind, name: str) -> Manifest | None:
-        assert self._stage is not None
-        return self._stage.find(Ref(cluster, kind, SPACE, name))
+        assert self._simulation is not None
+        return self._simulation.find(Ref(cluster, kind, SPACE, name))
 
 
 def _lives(pod: Manifest) -> bool:
@@ -333,7 +335,7 @@ def _lives(pod: Manifest) -> bool:
 
 
 def needs(pod: Manifest) -> Iterator[Need]:
-    """Yield the objects that a pod of a play refers to."""
+    """Yield the objects that a pod of a sequence refers to."""
     for volume in pod["spec"].get("volumes") or ():
         if "configMap" in volume:
             yield CONFIG_MAP, volume["configMap"]["name"]

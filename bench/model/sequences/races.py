@@ -11,10 +11,10 @@ import sys
 from collections.abc import Iterator
 from itertools import product
 
-from bench.model.sequences import sharing
+from bench.model.sequences import parallel
 from bench.model.sequences.actions import read
-from bench.model.sequences.playing import wrong
-from bench.model.sequences.sharing import Named
+from bench.model.sequences.parallel import NamedSequence
+from bench.model.sequences.runner import wrong
 
 NAME = "faults-races"
 HERE, THERE = "90", "270"
@@ -42,31 +42,31 @@ _COPIES_BEGUN = {"made": "serve:0", "there": "serve:0 wait:3 run:0 wait:3"}
 _POD_STEPS, _COPY_STEPS = range(10), range(10)
 
 
-def races() -> Iterator[Named]:
+def races() -> Iterator[NamedSequence]:
     """Yield each race with its name."""
     yield from _of_pods()
     yield from _of_copies()
 
 
-def _of_pods() -> Iterator[Named]:
+def _of_pods() -> Iterator[NamedSequence]:
     wheres = (("here", HERE), ("there", THERE))
     every = product(BEGUN.items(), WATCHES.items(), _POD_STEPS, wheres)
     for (begun, before), (watches, disturbed), steps, (where, number) in every:
-        words = f"pod:{HERE} {before} {disturbed} steps:{steps} again:{number} steps:4"
-        yield Named(f"Pod {begun}, {watches}, {steps}, {where}", read(words.split()))
+        actions = f"pod:{HERE} {before} {disturbed} steps:{steps} again:{number} steps:4"
+        yield NamedSequence(f"Pod {begun}, {watches}, {steps}, {where}", read(actions.split()))
 
 
-def _of_copies() -> Iterator[Named]:
+def _of_copies() -> Iterator[NamedSequence]:
     every = product(COPIES.items(), _COPIES_BEGUN.items(), WATCHES.items(), _COPY_STEPS)
     for (kind, again), (begun, before), (watches, disturbed), steps in every:
-        words = f"pod:{HERE} {before} {disturbed} steps:{steps} {again} steps:4"
-        yield Named(f"{kind} {begun}, {watches}, {steps}", read(words.split()))
+        actions = f"pod:{HERE} {before} {disturbed} steps:{steps} {again} steps:4"
+        yield NamedSequence(f"{kind} {begun}, {watches}, {steps}", read(actions.split()))
 
 
-def raced(race: Named) -> str:
+def raced(race: NamedSequence) -> str:
     """Run a race; return its failures, "" for none."""
-    return race.said(wrong(race.actions))
+    return race.report(wrong(race.actions))
 
 
 if __name__ == "__main__":
-    sys.exit(sharing.main(__doc__, NAME, list(races()), raced))
+    sys.exit(parallel.main(__doc__, NAME, list(races()), raced))

@@ -69,10 +69,10 @@ def put_to_the_test(tree: Path, tests: Iterable[str]) -> tuple[bool, str]:
 def played(tree: Path, count: int) -> str:
     """Play sequences on a copy, and return the first failure, "" if there is none."""
     code = (
-        "from bench.model.sequences.actions import thought_up\n"
-        "from bench.model.sequences.playing import wrong\n"
+        "from bench.model.sequences.actions import random_actions\n"
+        "from bench.model.sequences.runner import wrong\n"
         f"for seed in range({_SEED}, {_SEED + count}):\n"
-        "    said = wrong(thought_up(seed))\n"
+        "    said = wrong(random_actions(seed))\n"
         "    if said:\n"
         "        raise SystemExit(f'seed {seed}: {said[0]}')\n"
     )
@@ -117,23 +117,28 @@ def broken(trials: Iterable[dict[str, Any]]) -> list[str]:
 def main() -> int:
     """Read the arguments, try every bug, keep the result, and return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--only", default="", help="only bugs whose name has this text; nothing is kept then")
-    parser.add_argument("--sequences", type=int, default=0, help="play so many sequences against each bug as well")
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    given = parser.parse_args()
-    bugs = [bug for bug in BUGS if given.only in bug.name]
+    parser.add_argument("--only", default="", help="run only bugs whose name contains this text, and write no result")
+    parser.add_argument(
+        "--sequences",
+        type=int,
+        default=0,
+        help="also run so many random sequences (bench.model.sequences) against each bug",
+    )
+    parser.add_argument("--results", type=Path, default=RESULTS, help="the folder in which to write the result")
+    args = parser.parse_args()
+    bugs = [bug for bug in BUGS if args.only in bug.name]
     with tempfile.TemporaryDirectory() as scratch:
         tree = copied(Path(scratch))
         passed, by = put_to_the_test(tree, sorted({one for bug in bugs for one in bug.tests}))
         if not passed:
-            print(f"without any bug, {by} fails: nothing can be told")
+            print(f"without any bug, {by} fails: the result would mean nothing")
             return 1
         trials = []
         for bug in bugs:
-            trials.append(tried(tree, bug, given.sequences))
+            trials.append(tried(tree, bug, args.sequences))
             print(" ".join(f"{key}={value}" for key, value in trials[-1].items()), flush=True)
     result = {"bugs": len(trials), "caught": sum(one["caught"] for one in trials), "trials": trials}
-    results = Path(tempfile.gettempdir()) if given.only else given.results
+    results = Path(tempfile.gettempdir()) if args.only else args.results
     return verdict(NAME, broken(trials), keep(results, NAME, "none", result))
 
 

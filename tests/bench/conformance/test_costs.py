@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from bench.conformance.costs.comparing import ANYWHERE, NOWHERE, SeenPod, State, differences, goes_together, hits
+from bench.conformance.costs.comparison import ANYWHERE, NOWHERE, SeenPod, State, differences, effects, goes_together
 
 Manifest = dict[str, Any]
 PLACE = {"namespace": "shop", "name": "web-1"}
@@ -68,7 +68,7 @@ def test_what_happened_to_pods_is_classified() -> None:
             "shop/f": ending,
         }
     )
-    happened = hits(before, after, {"shop/c"})
+    happened = effects(before, after, {"shop/c"})
     assert happened.restarted == {"shop/b"}
     assert happened.left == {"shop/c"}
     assert happened.ended == {"shop/d", "shop/e", "shop/f", "shop/g"}
@@ -83,17 +83,17 @@ def test_a_predicted_move_is_no_difference() -> None:
 @pytest.mark.parametrize(
     ("cost", "after", "evicted", "words"),
     [
-        (said(), state(**GONE), ("shop/web-1",), "left: so and not said"),
-        (said(moved=[MOVED], **LOST), state(), (), "left: said and not so"),
+        (said(), state(**GONE), ("shop/web-1",), "left: happened and not predicted"),
+        (said(moved=[MOVED], **LOST), state(), (), "left: predicted and not happened"),
         (said(moved=[{**MOVED, "targets": ["c"]}], **LOST), state(**GONE), ("shop/web-1",), "went to ['b']"),
         (said(stranded=[PLACE], **LOST), state(**GONE), ("shop/web-1",), "went to ['b']"),
-        (said(ended=[PLACE], **LOST), state(**GONE), ("shop/web-1",), "ended: said and not so"),
-        (said(restarted=[PLACE]), state(), (), "restarted: said and not so"),
+        (said(ended=[PLACE], **LOST), state(**GONE), ("shop/web-1",), "ended: predicted and not happened"),
+        (said(restarted=[PLACE]), state(), (), "restarted: predicted and not happened"),
         (said(moved=[MOVED]), state(**GONE), ("shop/web-1",), "endpoints"),
         (said(), state(copies={"services": frozenset({("a", "shop", "web")})}), (), ""),
-        (said(services=[{"lower": "a", **PLACE}]), state(), (), "Services lost: said and not so"),
-        (said(), state(cut=frozenset({"shop/web-1"})), (), "streams cut: so and not said: ['a']"),
-        (said(streams=[{"node": "a"}]), state(), (), "streams cut: said and not so"),
+        (said(services=[{"lower": "a", **PLACE}]), state(), (), "Services lost: predicted and not happened"),
+        (said(), state(cut=frozenset({"shop/web-1"})), (), "streams cut: happened and not predicted: ['a']"),
+        (said(streams=[{"node": "a"}]), state(), (), "streams cut: predicted and not happened"),
     ],
 )
 def test_each_deviation_from_the_cost_is_named(
@@ -111,7 +111,7 @@ def test_copies_that_running_pods_lose_are_differences_unless_the_plan_names_the
     before = state(copies=copies)
     named = said(services=[{"lower": "a", "namespace": "shop", "name": "web"}])
     told = differences(named, before, state(), (), ())
-    assert told == ["Secrets lost by running pods: so and not said: [('a', 'shop', 'web')]"]
+    assert told == ["Secrets lost by running pods: happened and not predicted: [('a', 'shop', 'web')]"]
     assert differences(said(), before, before, (), ()) == []
     moved = {**named, "moved": [MOVED], **LOST}
     assert differences(moved, before, state(**GONE), ("shop/web-1",), ()) == []

@@ -6,9 +6,9 @@ from bench.conformance.kubectl.__main__ import compared, result_of
 from bench.conformance.kubectl.commands import STEPS
 from bench.conformance.kubectl.differences import Expected, Line, explained, lines_apart
 from bench.conformance.kubectl.document import PAGE, page
+from bench.conformance.kubectl.execution import CommandRunner, Completed
 from bench.conformance.kubectl.expected import EXPECTED
-from bench.conformance.kubectl.giving import Completed, Hand
-from bench.conformance.kubectl.normal import normal
+from bench.conformance.kubectl.normalization import normalized
 from bench.conformance.kubectl.steps import EVENTS, TREE, Step
 
 NAMES = {"lower-a-node-1": "NODE", "/tmp/one": "TMP"}
@@ -17,7 +17,7 @@ COLOUR = Expected("^get", "a colour", "by decision", real="red", virtual="blue|g
 
 def said(out: str, form: str = "", err: str = "", code: int = 0) -> list[str]:
     """Return the normalized lines of an output without its exit code, which has to be the last line."""
-    *lines, last = normal(Completed(code, out, err), form, NAMES)
+    *lines, last = normalized(Completed(code, out, err), form, NAMES)
     assert last == f"exit code {code}"
     return lines
 
@@ -65,7 +65,7 @@ def test_messages_about_kubectls_own_threads_are_left_out(line: str, stays: bool
 
 def test_errors_and_exit_codes_are_compared_too() -> None:
     """Each is a line of its own."""
-    assert normal(Completed(3, "out\r\n", "err\n\n"), "", {}) == ["out", "error: err", "exit code 3"]
+    assert normalized(Completed(3, "out\r\n", "err\n\n"), "", {}) == ["out", "error: err", "exit code 3"]
 
 
 def test_a_document_becomes_a_line_for_each_value() -> None:
@@ -147,7 +147,7 @@ def test_unexpected_differences_break_the_comparison() -> None:
 
 def test_placeholders_in_commands_are_replaced() -> None:
     """This works in every word, also beside braces that belong to kubectl."""
-    hand = Hand("kubectl", PAGE, {"node": "n1", "tmp": "/t"}, PAGE)
+    hand = CommandRunner("kubectl", PAGE, {"node": "n1", "tmp": "/t"}, PAGE)
     found = hand.arguments(Step("cp {tmp}/a node/{node} 'jsonpath={.a} b'"))
     assert found == ["cp", "/t/a", "node/n1", "jsonpath={.a} b"]
 
@@ -160,6 +160,6 @@ def test_the_page_is_generated_from_the_table() -> None:
 
 def test_the_steps_use_every_command_of_the_kubelet_api() -> None:
     """They are logs, exec, attach, cp, port-forward, debug and describe node; streams use both protocols."""
-    given = {(step.words.split()[0], step.spdy) for step in STEPS}
+    given = {(step.arguments_text.split()[0], step.spdy) for step in STEPS}
     assert {"logs", "exec", "attach", "cp", "port-forward", "debug", "describe"} <= {word for word, _ in given}
     assert {("exec", True), ("port-forward", True)} <= given

@@ -6,14 +6,24 @@ from random import Random
 import pytest
 
 from bench.conformance.preemption.__main__ import Outcome, judged, manifest, summed
-from bench.conformance.preemption.scenes import PLIGHTS, Member, Place, Scene, fits, is_same, needless, plight, scene
+from bench.conformance.preemption.scenes import (
+    SITUATIONS,
+    Member,
+    Scene,
+    SceneNode,
+    fits,
+    is_same,
+    needless,
+    scene,
+    situation,
+)
 
 LOWERS = ("a", "b")
-HERE, BESIDE = Place("n", "a", 4000), Place("m", "a", 4000)
+HERE, BESIDE = SceneNode("n", "a", 4000), SceneNode("m", "a", 4000)
 COMER = Member("comer", "", 2000, "high")
 
 
-def staged(*members: Member, comer: Member = COMER, places: tuple[Place, ...] = (HERE, BESIDE)) -> Scene:
+def staged(*members: Member, comer: Member = COMER, places: tuple[SceneNode, ...] = (HERE, BESIDE)) -> Scene:
     """Return a scene."""
     return Scene(places, members, {}, comer)
 
@@ -31,19 +41,19 @@ def there(name: str, node: str = "n", cpu: int = 3000, kind: str = "low", **more
         (staged(there("x", kind="top"), there("y", "m", kind="top")), "fragments in vain"),
         (staged(there("x", cpu=4000), there("y", "m", 3500)), "full"),
         (staged(there("x", cpu=4000), there("y", "m", 4000), comer=Member("c", "", 2000, "never")), "full in vain"),
-        (staged(places=(Place("n", "a", 4000, cordoned=True),)), "full in vain"),
+        (staged(places=(SceneNode("n", "a", 4000, cordoned=True),)), "full in vain"),
     ],
 )
 def test_a_scene_is_classified_by_its_free_and_preemptable_resources(made: Scene, like: str) -> None:
     """The classes are room, fragments and full, the latter two also without a possible preemption."""
-    assert plight(made) == like
+    assert situation(made) == like
 
 
 def test_scenes_are_the_same_for_a_seed_and_cover_all_classes() -> None:
     """In each lower cluster, at most one pod has the host port."""
     made = [scene(Random(f"1/{number}"), number, LOWERS) for number in range(200)]
     assert made == [scene(Random(f"1/{number}"), number, LOWERS) for number in range(200)]
-    assert Counter(map(plight, made)).keys() == PLIGHTS.keys()
+    assert Counter(map(situation, made)).keys() == SITUATIONS.keys()
     for one in made:
         for lower in LOWERS:
             names = {place.name for place in one.places if place.lower == lower}

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from bench.conformance.stale.__main__ import STALE, UNCHANGED, named, wrong
-from bench.conformance.stale.harmless import HARMLESS
-from bench.conformance.stale.others import OTHERS
-from bench.conformance.stale.stage import Done
+from bench.conformance.stale.other_changes import OTHER_CHANGES
+from bench.conformance.stale.setup import Done
+from bench.conformance.stale.unrelated_changes import UNRELATED_CHANGES
 
 LINE = "lower-a: Pod shop/web: from nothing to create"
 SAYS = r"lower-a: Pod shop/web: from nothing to create"
@@ -29,8 +29,8 @@ def test_a_refusal_with_the_right_reason_is_accepted() -> None:
     [
         (refused(LINE, code=0), [], "exit code 0"),
         (Done(0, "Applied: 1 to add", ""), [], "exit code 0"),
-        (Done(1, "", "upper: out of reach\n"), [], "not said to be stale"),
-        (refused("lower-b: Pod shop/web: from nothing to create"), [], "said otherwise"),
+        (Done(1, "", "upper: out of reach\n"), [], "not reported as stale"),
+        (refused("lower-b: Pod shop/web: from nothing to create"), [], "another message than"),
         (refused(LINE, "upper: Node a: from UID u to UID v"), [], "said besides"),
         (refused(LINE), ["create lower-a: /api/v1/pods"], "it wrote"),
     ],
@@ -59,7 +59,7 @@ class OneNode:
 async def test_the_harmless_change_of_a_node_condition_adds_one_and_keeps_the_others() -> None:
     """Without a changed condition, the case would not show what its name says."""
     here = OneNode()
-    await HARMLESS["node-condition"](here)  # type: ignore[arg-type]
+    await UNRELATED_CHANGES["node-condition"](here)  # type: ignore[arg-type]
     assert [(one["type"], one["status"]) for one in here.conditions] == [
         ("Ready", "True"),
         ("example.com/Seen", "True"),
@@ -69,5 +69,5 @@ async def test_the_harmless_change_of_a_node_condition_adds_one_and_keeps_the_ot
 def test_there_are_at_least_two_hundred_cases_and_twenty_harmless_changes() -> None:
     """Each case has a unique name."""
     cases = named()
-    assert len(cases.keys() | OTHERS.keys()) == len(cases) + len(OTHERS) >= 200
-    assert len(HARMLESS) == 20
+    assert len(cases.keys() | OTHER_CHANGES.keys()) == len(cases) + len(OTHER_CHANGES) >= 200
+    assert len(UNRELATED_CHANGES) == 20

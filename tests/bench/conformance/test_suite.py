@@ -9,11 +9,11 @@ from typing import Any
 import orjson
 import pytest
 
-from bench.conformance import judging, report
+from bench.conformance import evaluation, report
 from bench.conformance.clusters import untainted
 from bench.conformance.document import PAGE, page
+from bench.conformance.evaluation import UNEXPLAINED, UNKNOWN, Reasons
 from bench.conformance.images import Files, archive, listed
-from bench.conformance.judging import UNEXPLAINED, UNKNOWN, Reasons
 from bench.conformance.programs import Programs
 from bench.conformance.report import Case, Outcome, Row, joined, outcomes, rows, share
 from bench.conformance.suite import Selection, Side, by_names, command
@@ -98,50 +98,50 @@ def test_a_failure_through_the_virtual_node_without_a_reason_is_a_defect() -> No
     """A test that fails on the real node too proves nothing about the virtual one."""
     tests = [ran("lost", "p", "f"), ran("known [Conformance]", "p", "f"), ran("both", "f", "f"), ran("fine", "p", "p")]
     known = Reasons({}, {"known": "by decision"})
-    assert [(one.name, one.why) for one in judging.failing_through(tests, known)] == [
+    assert [(one.name, one.why) for one in evaluation.failing_through(tests, known)] == [
         ("lost", UNKNOWN),
         ("known [Conformance]", "by decision"),
     ]
-    assert [(one.name, one.why) for one in judging.failing_directly(tests, known)] == [("both", UNEXPLAINED)]
-    assert judging.broken(tests, known)[0] == f"lost: {UNKNOWN} (: words)"
+    assert [(one.name, one.why) for one in evaluation.failing_directly(tests, known)] == [("both", UNEXPLAINED)]
+    assert evaluation.broken(tests, known)[0] == f"lost: {UNKNOWN} (: words)"
 
 
 def test_a_share_of_less_than_99_percent_breaks_the_result() -> None:
     """Known reasons do not change that: 99 of 100 are enough, 98 are not."""
     known = Reasons({}, {"n": "by decision"})
     fine = [ran(f"fine {number}", "p", "p") for number in range(98)]
-    assert judging.broken([*fine, ran("n1", "p", "f"), ran("x", "p", "p")], known) == []
-    assert judging.broken([*fine, ran("n1", "p", "f"), ran("n2", "p", "f")], known) == [
+    assert evaluation.broken([*fine, ran("n1", "p", "f"), ran("x", "p", "p")], known) == []
+    assert evaluation.broken([*fine, ran("n1", "p", "f"), ran("n2", "p", "f")], known) == [
         "98.00% of what passes directly passes through, less than 99%"
     ]
-    assert judging.broken([ran("n1", "p", "f")], known, whole=False) == []
+    assert evaluation.broken([ran("n1", "p", "f")], known, whole=False) == []
 
 
 def test_runs_with_different_outcomes_break_the_result() -> None:
     """A list that changes from run to run is not reliable."""
-    assert judging.unsteady([ran("a", "pf", "p"), ran("b", "ff", "pp")]) == ["a"]
-    assert "a: not the same in every run" in judging.broken([ran("a", "p", "pf")], Reasons({}, {"a": "known"}))
+    assert evaluation.unsteady([ran("a", "pf", "p"), ran("b", "ff", "pp")]) == ["a"]
+    assert "a: not the same in every run" in evaluation.broken([ran("a", "p", "pf")], Reasons({}, {"a": "known"}))
 
 
 def test_tests_with_another_outcome_than_in_the_previous_result_are_listed() -> None:
     """The time of a test does not matter, and a first result has no predecessor."""
     before = {"tests": {"a": {"direct": ["passed 1 s"], "through": ["failed 1 s"]}, "b": {"direct": ["passed 1 s"]}}}
     after = {"tests": {"a": {"direct": ["passed 2 s"], "through": ["passed 1 s"]}, "b": {"direct": ["passed 3 s"]}}}
-    assert judging.changed(before, after) == ["a"]
-    assert judging.changed({}, after) == []
+    assert evaluation.changed(before, after) == ["a"]
+    assert evaluation.changed({}, after) == []
 
 
 def test_a_reason_for_a_test_that_passes_is_listed() -> None:
     """It has to be removed when its cause is fixed."""
     known = Reasons({"both": "no DNS"}, {"lost": "why", "mended": "why", "not run": "why"})
-    assert judging.unneeded([ran("lost", "p", "f"), ran("mended", "p", "p"), ran("both", "f", "f")], known) == [
+    assert evaluation.unneeded([ran("lost", "p", "f"), ran("mended", "p", "p"), ran("both", "f", "f")], known) == [
         "mended"
     ]
 
 
 def test_the_file_of_reasons_is_valid() -> None:
     """Each test and each reason has a text."""
-    known = judging.reasons(judging.REASONS.read_text())
+    known = evaluation.reasons(evaluation.REASONS.read_text())
     assert all(part and why.strip() for side in known for part, why in side.items())
 
 
@@ -221,7 +221,7 @@ def kept(**more: Any) -> dict[str, Any]:
     known = Reasons({"pipe": "no way <out>"}, {})
     versions = {"tensile": "1", "cluster": "v1.36.3", "python": "3.11"}
     made = {"date": "2026-01-31T12:00:00Z", "versions": versions, "run": {"procs": 6, "runs": 1}}
-    return {**made, **judging.result(tests, known), **more}
+    return {**made, **evaluation.result(tests, known), **more}
 
 
 def test_the_page_contains_the_table_and_the_reasons() -> None:
@@ -254,12 +254,12 @@ def test_the_page_is_generated_from_the_last_result() -> None:
 def test_a_failure_without_a_reason_is_repeated_and_the_repetition_counts() -> None:
     """The page lists the tests that were repeated."""
     run = read(spec("passes"), spec("is known", "failed", "words"), spec("comes too late", "failed", "words"))
-    failed = judging.unexplained(run, {"is known": "no way"})
+    failed = evaluation.unexplained(run, {"is known": "no way"})
     assert failed == ["[sig-apps] Job comes too late"]
     again = report.repeated(run, read(spec("comes too late")))
     assert [(one.state, one.was_repeated) for one in again] == [("passed", True), ("failed", False), ("passed", False)]
     tests = joined([again], [run])
-    assert judging.result(tests, NONE)["repeated"] == failed
+    assert evaluation.result(tests, NONE)["repeated"] == failed
     assert "the repetition counts: [sig-apps] Job comes too late." in page(kept(repeated=failed))
     assert "No test was run a second time." in page(kept())
 

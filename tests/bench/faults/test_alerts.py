@@ -5,8 +5,8 @@ import re
 
 import yaml
 
-from bench.faults.alerts import BUG, RULES, STUCK, Causes, shortened
-from bench.kit.children import ROOT
+from bench.faults.alert_rules import BUG, RULES, STUCK, Causes, shortened
+from bench.kit.child_processes import ROOT
 from bench.mutation.bugs.__main__ import planted
 
 

@@ -3,7 +3,7 @@
 import pytest
 from faultkit import A, B, above, below, status
 
-from bench.faults.away import CONVERGED_IN, WAYS, Return, draw, left
+from bench.faults.unreachable import CONVERGED_IN, WAYS, ReturnChecks, draw, left
 from bench.kit.trial import Snapshot
 
 LOWERS = [A, B]
@@ -48,29 +48,29 @@ def test_a_settled_snapshot_has_no_remaining_work() -> None:
 def test_every_other_difference_is_remaining_work(found: Snapshot) -> None:
     """It is reported if it lasts longer than the limit after the return."""
     assert left(found)
-    seen = Return(100.0, frozenset())
-    seen.look(101.0, found)
-    seen.look(101.0 + CONVERGED_IN, found)
+    seen = ReturnChecks(100.0, frozenset())
+    seen.update(101.0, found)
+    seen.update(101.0 + CONVERGED_IN, found)
     assert not any("s after the return" in words for words in seen.verdict())
-    seen.look(102.0 + CONVERGED_IN, found)
+    seen.update(102.0 + CONVERGED_IN, found)
     assert any("s after the return" in words for words in seen.verdict())
 
 
 def test_a_failed_pod_breaks_the_result_unless_its_lower_pod_was_deleted() -> None:
     """Such a pod has to have the reason LowerPodLost."""
-    seen = Return(0.0, frozenset({"u1"}))
+    seen = ReturnChecks(0.0, frozenset({"u1"}))
     assert seen.verdict() == ["u1 was ended below and does not say LowerPodLost"]
-    seen.look(1.0, snapshot(lost()))
+    seen.update(1.0, snapshot(lost()))
     assert seen.verdict() == []
     for pod in (lost("u2"), lost("u1", "Evicted")):
-        other = Return(0.0, frozenset({"u1"}))
-        other.look(1.0, snapshot(pod))
+        other = ReturnChecks(0.0, frozenset({"u1"}))
+        other.update(1.0, snapshot(pod))
         assert any("Failed" in words for words in other.verdict())
 
 
 def test_two_lower_pods_for_one_upper_pod_break_the_result_at_any_time() -> None:
     """This holds even if one of them is deleted at the next look."""
-    seen = Return(0.0, frozenset())
-    seen.look(1.0, snapshot(above(), a=[below()], b=[below("l2")]))
-    seen.look(1.1, snapshot(above(), a=[below()]))
+    seen = ReturnChecks(0.0, frozenset())
+    seen.update(1.0, snapshot(above(), a=[below()], b=[below("l2")]))
+    seen.update(1.1, snapshot(above(), a=[below()]))
     assert any("2 lower pods live" in words for words in seen.verdict())

@@ -4,8 +4,8 @@ from collections import Counter
 
 import pytest
 
+from bench.faults.crash_plan import LATEST, Edit, Round, draw, standing
 from bench.faults.outage import draw as draw_outages
-from bench.faults.storm import LATEST, Edit, Round, draw, standing
 
 SEEDS = range(20)
 

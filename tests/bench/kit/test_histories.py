@@ -4,16 +4,25 @@ from typing import Any
 
 from faultkit import A, B, above, below
 
-from bench.kit.faultproxy.asked import Asked
 from bench.kit.faultproxy.faults import Passed
 from bench.kit.faultproxy.journal import Write
-from bench.kit.histories import STATEFUL, Sight, counted, lived_twice, made_twice, reverted, unfenced, written_too_often
+from bench.kit.faultproxy.requests import ProxiedRequest
+from bench.kit.histories import (
+    STATEFUL,
+    PodEvent,
+    counted,
+    lived_twice,
+    made_twice,
+    reverted,
+    unfenced,
+    written_too_often,
+)
 
 
 def write(verb: str, kind: str = "pods", name: str = "web", status: int = 200, **fence: str) -> Write:
     """Return a write that was answered."""
     resource, _, subresource = kind.partition("/")
-    return Write(Asked(A, verb, resource, subresource, "shop", name, **fence), Passed(), 0.0, status)
+    return Write(ProxiedRequest(A, verb, resource, subresource, "shop", name, **fence), Passed(), 0.0, status)
 
 
 def named(uid: str, upper: str, **words: Any) -> dict[str, Any]:
@@ -25,40 +34,40 @@ def named(uid: str, upper: str, **words: Any) -> dict[str, Any]:
 
 def test_a_lower_pod_after_the_end_of_another_is_no_violation() -> None:
     """A pod that ended or was deleted may be followed by another one."""
-    for end in (Sight(A, "DELETED", below("l1")), Sight(A, "MODIFIED", below("l1", phase="Failed"))):
-        assert lived_twice([Sight(A, "ADDED", below("l1")), end, Sight(B, "ADDED", below("l2"))]) == []
-    assert lived_twice([Sight(A, "ADDED", below("l1")), Sight(A, "ADDED", below("l2", "u2"))]) == []
+    for end in (PodEvent(A, "DELETED", below("l1")), PodEvent(A, "MODIFIED", below("l1", phase="Failed"))):
+        assert lived_twice([PodEvent(A, "ADDED", below("l1")), end, PodEvent(B, "ADDED", below("l2"))]) == []
+    assert lived_twice([PodEvent(A, "ADDED", below("l1")), PodEvent(A, "ADDED", below("l2", "u2"))]) == []
 
 
 def test_two_lower_pods_at_the_same_time_are_a_violation() -> None:
     """This holds for a single moment and for two clusters, and is listed once."""
     sights = [
-        Sight(A, "ADDED", below("l1")),
-        Sight(B, "ADDED", below("l2")),
-        Sight(B, "MODIFIED", below("l2")),
-        Sight(A, "DELETED", below("l1")),
+        PodEvent(A, "ADDED", below("l1")),
+        PodEvent(B, "ADDED", below("l2")),
+        PodEvent(B, "MODIFIED", below("l2")),
+        PodEvent(A, "DELETED", below("l1")),
     ]
     assert lived_twice(sights) == ["two lower pods lived for the upper pod u1"]
 
 
 def test_a_terminating_pod_still_counts_as_living() -> None:
     """Its processes may run during its grace period."""
-    ending = Sight(A, "MODIFIED", below("l1", ending=True))
-    assert lived_twice([ending, Sight(A, "ADDED", below("l2"))]) == ["two lower pods lived for the upper pod u1"]
+    ending = PodEvent(A, "MODIFIED", below("l1", ending=True))
+    assert lived_twice([ending, PodEvent(A, "ADDED", below("l2"))]) == ["two lower pods lived for the upper pod u1"]
 
 
 def test_two_lower_pods_of_one_stateful_set_identity_are_a_violation() -> None:
     """They belong to two upper pods, but an identity must exist only once."""
-    sights = [Sight(A, "ADDED", named("l1", "u1")), Sight(B, "ADDED", named("l2", "u2"))]
+    sights = [PodEvent(A, "ADDED", named("l1", "u1")), PodEvent(B, "ADDED", named("l2", "u2"))]
     assert lived_twice(sights) == ["two lower pods lived for the StatefulSet's pod default/db-0"]
 
 
 def test_a_change_from_a_terminal_phase_is_a_violation() -> None:
     """This holds for a change to Running or to another terminal phase, but not for a deletion."""
-    ended, gone = above(phase="Succeeded"), Sight("upper", "DELETED", above())
-    assert reverted([Sight("upper", "MODIFIED", ended), Sight("upper", "MODIFIED", ended), gone]) == []
+    ended, gone = above(phase="Succeeded"), PodEvent("upper", "DELETED", above())
+    assert reverted([PodEvent("upper", "MODIFIED", ended), PodEvent("upper", "MODIFIED", ended), gone]) == []
     for phase in ("Running", "Failed"):
-        found = reverted([Sight("upper", "MODIFIED", ended), Sight("upper", "MODIFIED", above(phase=phase))])
+        found = reverted([PodEvent("upper", "MODIFIED", ended), PodEvent("upper", "MODIFIED", above(phase=phase))])
         assert found == [f"default/pod-u1 was Succeeded and then {phase}"]
 
 

@@ -10,9 +10,9 @@ OPTION = re.compile(r"-{0,2}[a-z][-a-z]*")
 
 
 def arguments_read(tree: ast.AST) -> Iterator[str]:
-    """Yield the names that a module reads from its parsed command line, which is always named `given`."""
+    """Yield the names that a module reads from its parsed command line, which is always named `args`."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "given":
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "args":
             yield node.attr
 
 

@@ -58,8 +58,8 @@ def test_a_lower_pod_without_its_upper_pod_is_an_orphan() -> None:
     nameless["metadata"]["annotations"] = {}
     said = oracles.orphans([above("u2")], {A: [below()], B: [nameless]})
     assert said == [
-        "lower-a: default/pod-l1 is for u1, which is not there",
-        "lower-b: default/pod-l2 is for nobody, which is not there",
+        "lower-a: default/pod-l1 is for u1, which does not exist",
+        "lower-b: default/pod-l2 is for no upper pod, which does not exist",
     ]
 
 

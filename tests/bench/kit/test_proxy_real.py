@@ -7,15 +7,15 @@ import pytest
 from proxykit import BROKEN, fronted
 
 from bench.kit import audit
-from bench.kit.faultproxy.directors import writes
+from bench.kit.faultproxy.directors import writes_of
+from bench.kit.faultproxy.event_faults import DropEvents, DuplicateEvents, ReorderEvents, events_of
 from bench.kit.faultproxy.faults import Delayed, Dropped, Fault, Hung, Lost, Refused, Torn
-from bench.kit.faultproxy.tampers import Doubling, Dropping, Swapping, about
 from bench.kit.sites import Refused as SiteRefused
 from tensile.sandbox.sandbox import Sandbox
 
 pytestmark = pytest.mark.real
 LIMIT = 20.0
-CREATES = writes("configmaps", "create")
+CREATES = writes_of("configmaps", "create")
 
 
 async def test_responses_and_refusals_of_the_apiserver_are_passed_on(sandbox: Sandbox) -> None:
@@ -28,10 +28,10 @@ async def test_responses_and_refusals_of_the_apiserver_are_passed_on(sandbox: Sa
             await front.make()
         version = await front.site.version()
         assert version == await front.past.version()
-        assert [(one.status, one.told) for one in front.proxy.journal.writes] == [(201, True), (409, True)]
+        assert [(one.status, one.is_answered) for one in front.proxy.journal.writes] == [(201, True), (409, True)]
         await until(lambda: len(creates_of(audit.read(front.past.audit_log, start), front.name())) == 2)
         records = creates_of(audit.read(front.past.audit_log, start), front.name())
-        assert [one["user"]["username"] for one in records] == [one.asked.user for one in front.proxy.journal.writes]
+        assert [one["user"]["username"] for one in records] == [one.request.user for one in front.proxy.journal.writes]
 
 
 def creates_of(records: list[audit.Record], name: str) -> list[audit.Record]:
@@ -54,7 +54,7 @@ async def test_a_write_can_be_lost_before_or_after_the_apiserver(
             await front.make()
         assert await front.names() == ([front.name()] if is_done else [])
         (write,) = front.proxy.journal.writes
-        assert (write.is_done, write.told) == (is_done, False)
+        assert (write.is_done, write.is_answered) == (is_done, False)
         await front.make(1)
 
 
@@ -75,7 +75,7 @@ async def test_a_write_can_be_delayed_or_hang(sandbox: Sandbox) -> None:
     async with fronted(sandbox) as front:
         front.script.on(CREATES, Hung(), Delayed(0.05))
         hanging = asyncio.create_task(front.make(0))
-        await until(lambda: len(front.script.met) == 1)
+        await until(lambda: len(front.script.faulted) == 1)
         await front.make(1)
         assert await front.names() == [front.name(1)]
         assert not hanging.done()
@@ -103,7 +103,7 @@ async def test_abandoned_connections_never_answer_again(sandbox: Sandbox) -> Non
     async with fronted(sandbox) as front, front.watch() as told:
         await front.make(0)
         assert await anext(told) == ("ADDED", front.name(0))
-        front.proxy.abandon()
+        front.proxy.leave_half_open()
         stale = asyncio.create_task(front.site.version())
         await until(lambda: front.proxy.requests >= 3)
         hearing = asyncio.ensure_future(anext(told))
@@ -135,7 +135,7 @@ async def test_a_held_watch_sends_its_events_in_order_when_it_is_released(sandbo
 async def test_a_watch_can_report_an_expired_version(sandbox: Sandbox) -> None:
     """As in Kubernetes, it sends an ERROR with code 410 and ends."""
     async with fronted(sandbox) as front, front.watch() as told:
-        front.proxy.streams[0].order("expired")
+        front.proxy.streams[0].end("expired")
         assert [one async for one in told] == [("ERROR", "410")]
         assert front.proxy.streams == []
 
@@ -144,10 +144,10 @@ async def test_a_watch_can_end_or_be_reset(sandbox: Sandbox) -> None:
     """An end is no error for the client, a reset is one."""
     async with fronted(sandbox) as front:
         async with front.watch() as told:
-            front.proxy.streams[0].order("ended")
+            front.proxy.streams[0].end("ended")
             assert [one async for one in told] == []
         async with front.watch() as told:
-            front.proxy.streams[0].order("reset")
+            front.proxy.streams[0].end("reset")
             with pytest.raises(BROKEN):
                 await anext(told)
 
@@ -156,8 +156,10 @@ async def test_single_events_can_be_dropped_doubled_or_swapped(sandbox: Sandbox)
     """The watch receives the changed sequence."""
     async with fronted(sandbox) as front:
         a, b, c = (front.name(number) for number in range(3))
-        for number, (tamper, expected) in enumerate([(Dropping, [b, c]), (Doubling, [a, a, b]), (Swapping, [b, a, c])]):
-            front.proxy.tamper = tamper(about("configmaps"))
+        for number, (tamper, expected) in enumerate(
+            [(DropEvents, [b, c]), (DuplicateEvents, [a, a, b]), (ReorderEvents, [b, a, c])]
+        ):
+            front.proxy.tamper = tamper(events_of("configmaps"))
             async with front.watch() as told:
                 for one in range(3):
                     await front.make(one, past=True)
@@ -169,7 +171,7 @@ async def test_single_events_can_be_dropped_doubled_or_swapped(sandbox: Sandbox)
 async def test_a_cut_resets_open_connections(sandbox: Sandbox) -> None:
     """Later requests reach the cluster as before."""
     async with fronted(sandbox) as front, front.watch() as told:
-        front.proxy.cut()
+        front.proxy.reset_connections()
         with pytest.raises(BROKEN):
             await anext(told)
         await front.make()

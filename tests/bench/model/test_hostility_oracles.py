@@ -5,10 +5,10 @@ from base64 import b64encode
 import pytest
 
 from bench.model.hostility import lateness, oracles
-from bench.model.hostility.lateness import BOUND, Due, Lateness, Sight
+from bench.model.hostility.lateness import BOUND, Due, Lateness, ObservedState
 from bench.model.hostility.ledger import Ledger, is_marked
-from bench.model.hostility.marks import ABOVE, BELOW, TOKEN, Marks, token_for
-from bench.model.hostility.setting import GROUNDS, SETTINGS, Places, Setting
+from bench.model.hostility.markers import ABOVE, BELOW, TOKEN, Markers, token_for
+from bench.model.hostility.setting import HOSTILE_NAMESPACES, SETTINGS, LowerNamespaces, Setting
 from bench.model.sequences.model import LOWERS
 from tensile.names import FIELD_MANAGER, OWNER, UPPER_UID
 from tensile.objects import EVENT, POD, SECRET, SERVICE, SERVICE_ACCOUNT, UPPER, Manifest, Ref, uid
@@ -33,7 +33,7 @@ def test_settings_cover_all_combinations() -> None:
     The first one is the simplest.
     """
     assert SETTINGS[0] == Setting()
-    assert {one.ground for one in SETTINGS} == set(GROUNDS)
+    assert {one.hostile_namespace for one in SETTINGS} == set(HOSTILE_NAMESPACES)
     for mapping, identity, conflict in {(one.mapping, one.identity, one.conflict) for one in SETTINGS}:
         of_one = [one for one in SETTINGS if one[:3] == (mapping, identity, conflict)]
         assert {one.lower for one in of_one} == {A, B}
@@ -52,21 +52,21 @@ def test_a_setting_is_read_as_a_topology(setting: Setting) -> None:
 
 def test_lower_namespaces_are_derived_without_the_engines_code() -> None:
     """They have the same name or the topology's name as prefix; only tenants' namespaces are mapped back."""
-    same, prefix = (Places(Setting(mapping=one, ground="tenant")) for one in ("same", "prefix"))
+    same, prefix = (LowerNamespaces(Setting(mapping=one, hostile_namespace="tenant")) for one in ("same", "prefix"))
     assert (same.of("bank", A), prefix.of("bank", A)) == ("bank", "demo-bank")
     assert (same.above(A, "shop"), prefix.above(A, "demo-shop")) == ("shop", "shop")
     assert (same.above(A, "team"), prefix.above(A, "shop"), prefix.above(A, "")) == ("", "", "")
-    assert (same.ground(), prefix.ground()) == ("mallory-up", "demo-mallory-up")
+    assert (same.hostile_namespace(), prefix.hostile_namespace()) == ("mallory-up", "demo-mallory-up")
     assert (
         prefix.learn(A, "demo-shop", "bank")
-        == "namespace demo-shop in lower-a was made for bank, whose place is demo-bank"
+        == "namespace demo-shop in lower-a was made for bank, whose lower namespace is demo-bank"
     )
 
 
 def test_the_lower_namespace_of_a_long_name_is_learned() -> None:
     """Two upper namespaces must never share one."""
-    setting = Setting(mapping="prefix", ground="tenant", is_cut=True)
-    places = Places(setting)
+    setting = Setting(mapping="prefix", hostile_namespace="tenant", is_cut=True)
+    places = LowerNamespaces(setting)
     assert places.of(setting.bank, A) == ""
     assert places.learn(A, "demo-cut", setting.bank) == ""
     assert (places.of(setting.bank, A), places.of(setting.bank, B)) == ("demo-cut", "")
@@ -77,11 +77,11 @@ def test_the_lower_namespace_of_a_long_name_is_learned() -> None:
 
 def test_a_lower_namespace_that_is_older_than_the_engine_is_no_place() -> None:
     """With a prefix, its name is taken in that lower cluster, and no object of the tenant is created there."""
-    setting = Setting(mapping="prefix", ground="squatted", lower=B)
-    places = Places(setting)
-    assert (places.ground(), places.of("shop", B), places.of("shop", A)) == ("demo-shop", "", "demo-shop")
+    setting = Setting(mapping="prefix", hostile_namespace="squatted", lower=B)
+    places = LowerNamespaces(setting)
+    assert (places.hostile_namespace(), places.of("shop", B), places.of("shop", A)) == ("demo-shop", "", "demo-shop")
     assert (places.above(B, "demo-shop"), places.above(A, "demo-shop")) == ("", "shop")
-    assert (setting.in_hand("shop", B), setting.in_hand("shop", A), setting.mapped) == (True, False, "")
+    assert (setting.is_controlled("shop", B), setting.is_controlled("shop", A), setting.mapped) == (True, False, "")
 
 
 # Marker words.
@@ -89,7 +89,7 @@ def test_a_lower_namespace_that_is_older_than_the_engine_is_no_place() -> None:
 
 def test_marker_words_are_found_in_plain_text_base64_and_tokens() -> None:
     """Each word is returned with its origin, even if the origin is another play."""
-    marks = Marks("t")
+    marks = Markers("t")
     plain, hidden = marks.new("bank", SECRET, "database"), marks.new(BELOW)
     token = b64encode(token_for("shop", "payer", "u-1").encode()).decode()
     encoded = b64encode(hidden.encode()).decode()
@@ -101,7 +101,7 @@ def test_marker_words_are_found_in_plain_text_base64_and_tokens() -> None:
         "6.6.1.2": (BELOW, "", ""),
         "the token of u-1": ("shop", TOKEN, "u-1"),
     }
-    assert next(origin.namespace for _, origin in Marks("o").found(raw)) == "another play, t"
+    assert next(origin.namespace for _, origin in Markers("o").found(raw)) == "another play, t"
 
 
 # The ledger.
@@ -132,15 +132,15 @@ def test_the_references_of_a_pod_are_remembered_for_a_moment_after_its_end() -> 
     account = {"metadata": {"uid": "u-payer"}, "imagePullSecrets": [{"name": "pull"}]}
     ledger.note(Ref(UPPER, SERVICE_ACCOUNT, "bank", "payer"), account, 0.0)
     asked = [("Secret", "database"), ("Secret", "pull"), ("ServiceAccount", "payer"), ("Pod", "")]
-    assert all(ledger.was_asked(A, "bank", need, 99.0) for need in asked)
-    assert not any(ledger.was_asked(B, "bank", need, 0.0) for need in asked)
-    assert not ledger.was_asked(A, "shop", asked[0], 0.0)
+    assert all(ledger.is_or_was_needed(A, "bank", need, 99.0) for need in asked)
+    assert not any(ledger.is_or_was_needed(B, "bank", need, 0.0) for need in asked)
+    assert not ledger.is_or_was_needed(A, "shop", asked[0], 0.0)
     ledger.note(Ref(UPPER, POD, "bank", "web"), upper_pod("web", A, "Succeeded"), 5.0)
     ledger.blurred = 99.0
-    assert ledger.was_asked(A, "bank", asked[1], 5.5)
-    assert not ledger.was_asked(A, "bank", asked[1], 6.5)
+    assert ledger.is_or_was_needed(A, "bank", asked[1], 5.5)
+    assert not ledger.is_or_was_needed(A, "bank", asked[1], 6.5)
     ledger.blurred = 5.0
-    assert ledger.was_asked(A, "bank", asked[1], 99.0)
+    assert ledger.is_or_was_needed(A, "bank", asked[1], 99.0)
 
 
 def test_an_object_is_marked_only_with_label_annotation_and_field_manager() -> None:
@@ -164,8 +164,8 @@ def leaked(ref: Ref, *words: str, ledger: Ledger, node: str = "") -> list[str]:
 def test_words_of_a_tenant_are_allowed_only_in_its_own_objects_and_places() -> None:
     """Words of a Secret are allowed only in a lower cluster in which a pod refers to it."""
     ledger = known(web=A)
-    plain, secret = ledger.marks.new("bank"), ledger.marks.new("bank", SECRET, "database")
-    private = ledger.marks.new("bank", SECRET, "private")
+    plain, secret = ledger.markers.new("bank"), ledger.markers.new("bank", SECRET, "database")
+    private = ledger.markers.new("bank", SECRET, "private")
     assert leaked(Ref(A, SECRET, "bank", "database"), plain, secret, ledger=ledger) == []
     assert "not its place" in leaked(Ref(A, POD, "aaa", "web"), plain, ledger=ledger)[0]
     assert "another tenant's object" in leaked(Ref(UPPER, POD, "shop", "web"), plain, ledger=ledger)[0]
@@ -179,8 +179,8 @@ def test_words_of_a_hostile_tenant_are_allowed_only_in_its_own_places() -> None:
 
     Pods of the other lower cluster there must not contain them.
     """
-    ledger = known(Setting(ground="victim", lower=B), web=A)
-    below, above = ledger.marks.new(BELOW), ledger.marks.new(ABOVE)
+    ledger = known(Setting(hostile_namespace="victim", lower=B), web=A)
+    below, above = ledger.markers.new(BELOW), ledger.markers.new(ABOVE)
     assert leaked(Ref(B, POD, "bank", "x"), below, ledger=ledger) == []
     assert leaked(Ref(UPPER, POD, "bank", "x"), below, ledger=ledger, node=B) == []
     assert leaked(Ref(UPPER, EVENT, "bank", "x"), below, ledger=ledger) == []
@@ -249,7 +249,7 @@ def test_an_object_that_holds_a_name_has_to_be_empty_and_referred_to() -> None:
 
 def test_a_write_to_another_owners_object_is_a_violation() -> None:
     """So is one to a forged object, unless it has all marks and is in the place of an upper namespace."""
-    ledger = known(Setting(ground="victim", lower=B))
+    ledger = known(Setting(hostile_namespace="victim", lower=B))
     forged, ref = copy("u-web", "forged"), Ref(B, POD, "bank", "web")
     elsewhere = ref._replace(namespace="aaa")
     assert oracles.touched("patch", ref, copy("u-web", "ours"), ledger, is_wanted=True) == ""
@@ -266,7 +266,7 @@ def test_a_write_to_another_owners_object_is_a_violation() -> None:
 
 def test_an_object_of_another_owner_may_be_adopted_if_the_topology_allows_it() -> None:
     """Only a patch is allowed, in the place of an upper object whose copy belongs there."""
-    ledger = known(Setting(ground="victim", lower=B, conflict="adopt"))
+    ledger = known(Setting(hostile_namespace="victim", lower=B, conflict="adopt"))
     ledger.hostile.add("forged")
     ref, forged = Ref(B, POD, "bank", "web"), copy("", "forged")
     assert oracles.touched("patch", ref, forged, ledger, is_wanted=True) == ""
@@ -300,7 +300,7 @@ def test_the_kubelet_api_has_to_reach_the_pods_own_lower_pod() -> None:
 
     It is allowed if the hostile tenant writes in the pod's place.
     """
-    pod, ledger = upper_pod("web", A), known(Setting(ground="victim", lower=B), web=A)
+    pod, ledger = upper_pod("web", A), known(Setting(hostile_namespace="victim", lower=B), web=A)
     assert oracles.reached(pod, ("bank", "web"), copy("u-web"), ledger) == ""
     assert oracles.reached(pod, ("bank", "web"), None, ledger) == ""
     assert oracles.reached(pod, ("aaa", "web"), copy("u-web"), ledger).endswith("not its place")
@@ -327,8 +327,8 @@ def test_a_copy_to_which_no_pod_refers_is_left_over() -> None:
 
 def due(above: list[Manifest], below: dict[str, list[Manifest]], ledger: Ledger, *, has: bool = True) -> list[str]:
     """Return what is due."""
-    sight = Sight({uid(one): one for one in above}, {A: [], B: [], **below}, lambda *_: has)
-    return [one.words.partition(": ")[2] or one.words for one in lateness.due(sight, ledger)]
+    sight = ObservedState({uid(one): one for one in above}, {A: [], B: [], **below}, lambda *_: has)
+    return [one.problem.partition(": ")[2] or one.problem for one in lateness.due(sight, ledger)]
 
 
 def lower_pod(upper_uid: str, phase: str = "Running", **meta: object) -> Manifest:
@@ -361,8 +361,8 @@ def test_an_honest_pod_has_to_be_created_reported_and_deleted() -> None:
 def test_a_pod_whose_lower_pod_was_killed_has_to_be_failed() -> None:
     """Only a client of its own tenant may kill it; any other failed pod is a violation."""
     ledger, running, failed = known(), upper_pod("web", A), upper_pod("web", A, "Failed")
-    sight = Sight({"u-web": failed}, {A: [], B: []}, lambda *_: True)
-    assert list(lateness.lost(sight, ledger)) == ["bank/web is Failed (None), and nobody ended it"]
+    sight = ObservedState({"u-web": failed}, {A: [], B: []}, lambda *_: True)
+    assert list(lateness.lost(sight, ledger)) == ["bank/web is Failed (None), and no client ended it"]
     ledger.killed.add("u-web")
     assert due([running], {}, ledger) == ["was ended below, and is Running above"]
     assert due([failed], {}, ledger) == []
@@ -374,7 +374,7 @@ def test_nothing_is_due_for_pods_in_places_of_the_hostile_tenant() -> None:
 
     Pods in other lowers are due, unless an older pod of that name may still run where the hostile tenant writes.
     """
-    ledger = known(Setting(ground="victim", lower=B))
+    ledger = known(Setting(hostile_namespace="victim", lower=B))
     assert due([upper_pod("web", B, "Pending")], {}, ledger) == []
     assert due([upper_pod("web", A, "Pending", namespace="mallory-up")], {}, ledger) == []
     elsewhere = upper_pod("web", A, "Pending")
@@ -391,9 +391,9 @@ def test_nothing_is_due_for_pods_in_places_of_the_hostile_tenant() -> None:
 def test_lateness_is_measured_from_the_first_time_that_something_is_due() -> None:
     """A change of its description does not matter, and an excuse restarts the measurement."""
     late, ends = Lateness(), Due("u", True, "is deleted")
-    assert late.look([Due("u", False, "one")], 0.0) == []
-    assert late.look([Due("u", False, "two"), ends], BOUND) == []
-    assert late.look([Due("u", False, "two"), ends], BOUND + 0.5) == ["two for 5 s"]
-    late.excuse()
-    assert late.look([Due("u", False, "two")], BOUND + 1.0) == []
+    assert late.update([Due("u", False, "one")], 0.0) == []
+    assert late.update([Due("u", False, "two"), ends], BOUND) == []
+    assert late.update([Due("u", False, "two"), ends], BOUND + 0.5) == ["two for 5 s"]
+    late.reset()
+    assert late.update([Due("u", False, "two")], BOUND + 1.0) == []
     assert late.worst == BOUND + 0.5

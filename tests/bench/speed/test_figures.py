@@ -6,13 +6,13 @@ import orjson
 import pytest
 from faultkit import above
 
-from bench.kit.parties import is_usable
+from bench.kit.participants import is_usable
 from bench.kit.reporting import KEPT, keep, medians, ratios, table, verdict
 from bench.kit.workload import deployment, pod
 from bench.speed import readme
 from bench.speed.ceiling import least_pod, room
 from bench.speed.latency import summary
-from bench.speed.makespan import Sightings, parts, percentile
+from bench.speed.makespan import ReadyTimes, parts, percentile
 
 RUNS = [
     {"party": party, "s": value}
@@ -50,7 +50,7 @@ def test_latencies_are_summarized_in_milliseconds() -> None:
 
 def test_the_start_time_of_a_pod_is_measured_from_its_first_observation() -> None:
     """It ends when the pod is first seen to be Ready."""
-    found = Sightings()
+    found = ReadyTimes()
     for now, ready in ((1.0, False), (2.0, False), (3.5, True), (9.0, True)):
         found.note(above(ready=ready), now)
     assert found.summary() == {"ready": 1, "last_ready_s": 3.5, "p50_s": 2.5, "p99_s": 2.5}

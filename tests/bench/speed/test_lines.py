@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from bench.speed.follow import Pen, judged
-from bench.speed.lines import Reading, Shape, between, due, entry, harmed, line, told
+from bench.speed.follow import LogWriter, judged
+from bench.speed.log_lines import LineShape, Reading, between, delay_figures, due, entry, line, wrong_lines
 
 SIZE = 60
-SHAPE = Shape(streams=4, rate=600, line=SIZE)
+SHAPE = LineShape(streams=4, rate=600, line=SIZE)
 
 
 def written(stream: int, count: int) -> list[bytes]:
@@ -46,7 +46,7 @@ def test_a_reader_finds_the_lines_in_pieces_of_any_size(size: int) -> None:
     reading = Reading(2, SIZE)
     for begin in range(0, len(whole), size):
         reading.take(whole[begin : begin + size], 20_000_000)
-    assert harmed([reading], [10]) == []
+    assert wrong_lines([reading], [10]) == []
     assert list(reading.delays) == pytest.approx([(20 - number) / 1000 for number in range(10)])
 
 
@@ -54,27 +54,27 @@ def test_lost_doubled_swapped_and_damaged_lines_are_reported() -> None:
     """The message has the log and the line that is wrong."""
     whole = written(0, 4)
     first, second, third, fourth = whole
-    assert harmed([read(whole)], [4]) == []
-    assert harmed([read(whole[:3])], [4]) == ["log 0: 1 lines are missing"]
+    assert wrong_lines([read(whole)], [4]) == []
+    assert wrong_lines([read(whole[:3])], [4]) == ["log 0: 1 lines are missing"]
     damaged = third.replace(b"xxx", b"xyx", 1)
     for lines in ([first, third, fourth], [first, first, second], [first, third, second], [first, second, damaged]):
-        assert any("not line" in words for words in harmed([read(lines)], [len(lines)]))
-    assert any("log 1: not line 0" in words for words in harmed([read(whole, stream=1)], [4]))
-    assert harmed([read([b"short\n"])], [1]) == ["log 0: not line 0: b'short' (5 bytes)"]
+        assert any("not line" in words for words in wrong_lines([read(lines)], [len(lines)]))
+    assert any("log 1: not line 0" in words for words in wrong_lines([read(whole, stream=1)], [4]))
+    assert wrong_lines([read([b"short\n"])], [1]) == ["log 0: not line 0: b'short' (5 bytes)"]
 
 
 def test_delays_are_those_of_the_lines_written_in_an_interval() -> None:
     """They are sorted, and their percentiles are in milliseconds."""
     reading = read(written(0, 10))
     assert between([reading], 0.002, 0.004) == pytest.approx([0.005, 0.005])
-    assert told([0.001] * 98 + [0.5, 0.7]) == {"lines": 100, "p50_ms": 1.0, "p99_ms": 700.0, "max_ms": 700.0}
-    assert told([]) == {"lines": 0, "p50_ms": 0.0, "p99_ms": 0.0, "max_ms": 0.0}
+    assert delay_figures([0.001] * 98 + [0.5, 0.7]) == {"lines": 100, "p50_ms": 1.0, "p99_ms": 700.0, "max_ms": 700.0}
+    assert delay_figures([]) == {"lines": 0, "p50_ms": 0.0, "p99_ms": 0.0, "max_ms": 0.0}
 
 
 async def test_a_pen_writes_every_line_once(tmp_path: Path) -> None:
     """The logs contain exactly the lines that it counts, and are deleted at its end."""
     files = [tmp_path / str(number) / "c.log" for number in range(SHAPE.streams)]
-    pen = Pen(files, SHAPE._replace(rate=60_000))
+    pen = LogWriter(files, SHAPE._replace(rate=60_000))
     pen.begin()
     assert pen.written == [1] * 4
     writing = asyncio.create_task(pen.go_on())
@@ -86,7 +86,7 @@ async def test_a_pen_writes_every_line_once(tmp_path: Path) -> None:
         reading = Reading(number, SIZE)
         entries = path.read_bytes().splitlines(keepends=True)
         reading.take(b"".join(each.split(b" stdout F ")[1] for each in entries), 2**62)
-        assert (harmed([reading], [lines]), reading.lines) == ([], lines)
+        assert (wrong_lines([reading], [lines]), reading.lines) == ([], lines)
     pen.end()
     assert not any(path.exists() for path in files)
 

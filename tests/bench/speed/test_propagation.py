@@ -95,20 +95,20 @@ def test_readiness_is_measured_until_the_address_is_ready_in_every_cluster() -> 
     """When the pod is deleted, it is measured until the address is ready in none."""
     found = Readiness([A, B])
     found.pod(1.0, pod(), gone=False)
-    found.told(1.5, A, ("web", "web-1"), frozenset(ready(sliced("10.0.0.1"))))
+    found.record(1.5, A, ("web", "web-1"), frozenset(ready(sliced("10.0.0.1"))))
     assert (found.lags, found.waiting) == ([0.5], 1)
-    found.told(2.0, B, ("web", "web-1"), frozenset(["10.0.0.1"]))
+    found.record(2.0, B, ("web", "web-1"), frozenset(["10.0.0.1"]))
     found.pod(3.0, pod(deletionTimestamp="now"), gone=False)
     assert found.waiting == 2
     for lower in (A, B):
-        found.told(3.5, lower, ("web", "web-1"), frozenset(ready(sliced("10.0.0.1", ready=False))))
+        found.record(3.5, lower, ("web", "web-1"), frozenset(ready(sliced("10.0.0.1", ready=False))))
     assert (found.lags, found.waiting) == ([0.5, 1.0, 0.5, 0.5], 0)
 
 
 def test_an_address_that_another_pod_reuses_stays_ready() -> None:
     """No slice has to change in that case."""
     found = Readiness([A])
-    found.told(1.0, A, ("web", "web-1"), frozenset(["10.0.0.1"]))
+    found.record(1.0, A, ("web", "web-1"), frozenset(["10.0.0.1"]))
     found.pod(1.0, pod("one"), gone=False)
     found.pod(2.0, pod("two"), gone=False)
     found.pod(3.0, pod("one"), gone=True)

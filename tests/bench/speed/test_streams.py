@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from bench.speed.firstbyte import late, summary
+from bench.speed.first_byte import late, summary
 from bench.speed.streams import STREAMS, Place, Pod, drawn, exec_out, judged
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Short forms of the fault campaigns that `python -m bench.faults.guarded` runs at length."""
+"""Short forms of the fault campaigns that `python -m bench.faults.kubelet_api` runs at length."""
 
 from pathlib import Path
 

@@ -21,10 +21,10 @@ from kubelet_lab import (
 )
 from kubelet_pki import Pki
 
-from bench.faults.hostile.pieces import Deaf, Piece, Reset, Stall, Wait
+from bench.faults.hostile.answer_parts import AnswerPart, Deaf, Reset, Stall, Wait
+from bench.faults.hostile.behaviors import BEHAVIORS
 from bench.faults.hostile.streams import BEFORE, EXECS, LOGS
-from bench.faults.hostile.ways import WAYS
-from bench.kit.faultproxy.asked import asked
+from bench.kit.faultproxy.requests import parse_request
 from tensile.kubelet.api.connection import StreamShares
 
 LOG = "GET /containerLogs/shop/web/main?follow=true"
@@ -65,13 +65,13 @@ def hostile(way: str) -> ConnectionScript:
 
     async def script(head: HttpHead, stream: HttpStream) -> None:
         method, target, _ = head.first.split(" ")
-        for piece in WAYS[way].play(asked("", method, target, b"")):
+        for piece in BEHAVIORS[way].answer(parse_request("", method, target, b"")):
             await _send(piece, stream)
 
     return script
 
 
-async def _send(piece: Piece, stream: HttpStream) -> None:
+async def _send(piece: AnswerPart, stream: HttpStream) -> None:
     match piece:
         case bytes():
             await stream.send(piece)
@@ -157,7 +157,7 @@ async def test_a_slow_reader_holds_back_a_flood_of_the_lower(kubelet_api: Kubele
 
     async def script(head: HttpHead, stream: HttpStream) -> None:
         nonlocal sent
-        for piece in WAYS["exec-flood"].play(asked("", "GET", "/", b"")):
+        for piece in BEHAVIORS["exec-flood"].answer(parse_request("", "GET", "/", b"")):
             await _send(piece, stream)
             sent += len(piece) if isinstance(piece, bytes) else 0
 

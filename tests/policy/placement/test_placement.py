@@ -19,8 +19,8 @@ from placekit import (
 )
 from properties import examples
 
-from bench.conformance.placement.nodes import ground
-from bench.conformance.placement.seekers import seeker
+from bench.conformance.placement.nodes import random_cluster
+from bench.conformance.placement.pods import random_pod
 from tensile.policy.placement.placement import CHECKS, FitResult, NodeRefusal, examine, fitting
 from tensile.policy.placement.snapshot import Snapshot, pod_of, snapshot_of, storage_of
 
@@ -28,8 +28,8 @@ from tensile.policy.placement.snapshot import Snapshot, pod_of, snapshot_of, sto
 def drawn(seed: int, pods: int = 6) -> tuple[list[dict], Snapshot]:
     """Return pods that need a node, and the snapshot of a random cluster."""
     chance = Random(seed)
-    there = ground(chance, "w")
-    shelf = there.shelf
+    there = random_cluster(chance, "w")
+    shelf = there.random_storage
     claims = [{**one, "metadata": {**one["metadata"], "namespace": "main"}} for one in shelf.claims]
     storage = storage_of(
         claims=claims,
@@ -40,7 +40,7 @@ def drawn(seed: int, pods: int = 6) -> tuple[list[dict], Snapshot]:
         capacities=shelf.capacities,
     )
     spaces = [make_namespace("main", kind="main"), make_namespace("side", kind="side")]
-    return [seeker(chance, there, f"p{number}") for number in range(pods)], snapshot_of(
+    return [random_pod(chance, there, f"p{number}") for number in range(pods)], snapshot_of(
         there.nodes, there.pods, spaces, storage
     )
 
@@ -76,7 +76,7 @@ def test_examine_does_not_change_the_snapshot(seed: int) -> None:
 def test_adding_pods_equals_a_snapshot_that_has_them(seed: int) -> None:
     """The result of an examination is the same in both cases."""
     chance = Random(seed)
-    there = ground(chance, "w")
+    there = random_cluster(chance, "w")
     whole = snapshot_of(there.nodes, there.pods)
     grown = snapshot_of(there.nodes, there.pods[: len(there.pods) // 2])
     later = there.pods[len(there.pods) // 2 :]
@@ -84,7 +84,7 @@ def test_adding_pods_equals_a_snapshot_that_has_them(seed: int) -> None:
         if one["status"].get("phase") != "Succeeded":
             grown.add(pod_of(one), one["spec"]["nodeName"])
     for number in range(4):
-        wanted = pod_of(seeker(chance, there, f"p{number}"))
+        wanted = pod_of(random_pod(chance, there, f"p{number}"))
         assert examine(wanted, grown) == examine(wanted, whole)
 
 

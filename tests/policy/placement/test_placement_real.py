@@ -6,7 +6,7 @@ import pytest
 from placekit import make_snapshot, node, pod, spec_requesting
 
 from bench.conformance.placement.__main__ import outcomes, result
-from bench.conformance.placement.stage import Answer
+from bench.conformance.placement.scheduling import Answer
 from bench.conformance.placement.trial import compared
 from tensile.sandbox.sandbox import Sandbox
 from tensile.sandbox.state import Options

@@ -11,7 +11,7 @@ from admissionkit import PROVIDER, VK_B, Manifest, pod, required, requirement, s
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.speed.heavy import SIZES, crossing, heavy
+from bench.speed.heavy_reviews import SIZES, heavy_review, volume_review
 from tensile.policy.webhook.review import MalformedReview, answer
 from tensile.reconcile.pods.scheduling import LONGEST, REQUIRED
 
@@ -98,7 +98,7 @@ def test_a_pod_with_an_infinite_number_is_allowed_with_a_warning() -> None:
 @pytest.mark.parametrize(("first", "second"), [(200, 200), (400, 400), (1, 1_000), (400, 3)])
 def test_too_many_combinations_of_affinity_terms_are_allowed_with_a_warning(first: int, second: int) -> None:
     """The pod is not mutated, and its author is informed of the limit in a short response."""
-    found = answer(crossing(first, second), terms(PROVIDER))
+    found = answer(volume_review(first, second), terms(PROVIDER))
     response = orjson.loads(found)["response"]
     assert (response["allowed"], "patch" in response) == (True, False)
     assert re.search(r"the limit is [0-9,]+$", response["warnings"][0])
@@ -107,18 +107,18 @@ def test_too_many_combinations_of_affinity_terms_are_allowed_with_a_warning(firs
 
 def test_the_warning_has_the_number_of_terms_and_the_limit() -> None:
     """The author of the pod can correct it with that information."""
-    (warning,) = orjson.loads(answer(crossing(200, 200), terms(PROVIDER)))["response"]["warnings"]
+    (warning,) = orjson.loads(answer(volume_review(200, 200), terms(PROVIDER)))["response"]["warnings"]
     assert warning == (
         "the pod is not mutated for virtual nodes: 200 node selector terms in annotation clusterSelector times 200 in "
         "the spec are 40,000; the limit is 1,000"
     )
-    (warning,) = orjson.loads(answer(crossing(30, 31), terms(PROVIDER)))["response"]["warnings"]
+    (warning,) = orjson.loads(answer(volume_review(30, 31), terms(PROVIDER)))["response"]["warnings"]
     assert "in the spec are about 105,471 bytes; the limit is 32,768" in warning
 
 
 def test_combinations_of_affinity_terms_within_the_limit_are_mutated() -> None:
     """Ten times twenty terms result in 200 terms with both requirements."""
-    body = crossing(10, 20)
+    body = volume_review(10, 20)
     response = orjson.loads(answer(body, terms(PROVIDER)))["response"]
     changed = patched(orjson.loads(body)["request"]["object"], response)
     noted = orjson.loads(selector_of(changed) or "")["affinity"]["nodeAffinity"][REQUIRED]["nodeSelectorTerms"]
@@ -128,7 +128,7 @@ def test_combinations_of_affinity_terms_within_the_limit_are_mutated() -> None:
 @pytest.mark.parametrize("size", SIZES)
 def test_large_pods_are_allowed_with_a_short_response(size: int) -> None:
     """Each field is filled with its most expensive content; no pod is refused and no error is raised."""
-    for name, body in heavy(size):
+    for name, body in heavy_review(size):
         found = answer(body, terms(PROVIDER))
         assert orjson.loads(found)["response"]["allowed"], name
         assert len(found) < 1_000 + 3 * LONGEST, name
