@@ -18,7 +18,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "kit"))
 
 import kubelet_abuse
-from kubelet_lab import QUICK, Lab
+from kubelet_lab import QUICK, KubeletApiHarness
 from kubelet_pki import SERVER, Pki, write
 
 from bench.kit.reporting import RESULTS, keep, verdict
@@ -30,16 +30,16 @@ MEMORY = 0.1
 async def campaigns(counts: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Run each campaign in a laboratory of its own, and return the results."""
     pki, seed, found = Pki(folder), counts.seed, {}
-    async with Lab(pki, LIMITS) as lab:
+    async with KubeletApiHarness(pki, LIMITS) as lab:
         found["torn"] = await kubelet_abuse.torn(lab, seed, counts.torn)
-    async with Lab(pki, LIMITS) as lab:
+    async with KubeletApiHarness(pki, LIMITS) as lab:
         found["refused"] = await kubelet_abuse.refused(lab, seed, counts.refused)
-    async with Lab(pki, LIMITS) as lab:
+    async with KubeletApiHarness(pki, LIMITS) as lab:
         found["fuzz"] = await kubelet_abuse.fuzz(lab, seed, counts.fuzz, counts.fuzz // 10)
     own = folder / "rotated"
     own.mkdir()
     files = write(own, pki.servers.issue("first", usage=SERVER))
-    async with Lab(pki, LIMITS, files) as lab:
+    async with KubeletApiHarness(pki, LIMITS, files) as lab:
         found["rotated"] = await kubelet_abuse.rotated(lab, own, counts.rotations, 10)
     return found
 

@@ -141,6 +141,7 @@ class LowerConnection:
         self._now = now
         self._wake = wake
         self._tasks: list[asyncio.Task[None]] = []
+        self._connecting: asyncio.Task[None] | None = None
         self.events: EventMirror | None = None
         self._begun_at = asyncio.get_running_loop().time()
         self._secret_kubeconfig: SecretKubeconfig | None = None
@@ -180,7 +181,9 @@ class LowerConnection:
         self.meter = StatsCollector(self.lower, self._world.owner, self._cluster, _log)
         self._secret_kubeconfig = secret_kubeconfig_of(spec, self._world.upper.secrets)
         self._fleet.follow(bound_feed(self.lower))
-        self._tasks = [supervised(f"connection to {spec.name}", self._connect)] if connect else []
+        if connect:
+            self._connecting = supervised(f"connection to {spec.name}", self._connect)
+            self._tasks.append(self._connecting)
         if connect and self._secret_kubeconfig is not None:
             self._watches_secret = True
             self._world.upper.secrets.subscribe(self._note_secret)
@@ -227,7 +230,8 @@ class LowerConnection:
 
     async def complete(self) -> None:
         """Return when the cluster has responded and every cache has its first list."""
-        await asyncio.gather(*self._tasks[:1])
+        if self._connecting is not None:
+            await self._connecting
         if self.lower.connected:
             await self._fleet.synced(self.lower.name)
         self._learn_mapping()

@@ -53,7 +53,7 @@ class PodMove(NamedTuple):
 class Absent(msgspec.Struct, frozen=True, gc=False):
     """The object of that UID should not exist. `requested`: its upper object was deleted on request.
 
-    `after_rollback`: the deletion rests on objects that disappeared with a store's history. `only_if_empty`: it is a
+    `after_restore`: the deletion rests on objects that disappeared with a store's history. `only_if_empty`: it is a
     namespace, which is only deleted while it is empty. With a `version`, it is deleted only in that state.
     `independent` as in `Patched`. `evict`: it is a pod, deleted when its disruption budgets allow it. `moving` is where
     it moves, if that was determined. `cause` is why a pod is evicted, None for any other deletion.
@@ -64,7 +64,7 @@ class Absent(msgspec.Struct, frozen=True, gc=False):
     reason: str
     grace: int | None = None
     requested: bool = True
-    after_rollback: bool = False
+    after_restore: bool = False
     only_if_empty: bool = False
     version: str = ""
     independent: bool = False
@@ -76,7 +76,7 @@ class Absent(msgspec.Struct, frozen=True, gc=False):
 class Patched(msgspec.Struct, frozen=True, gc=False):
     """A write that the rule computed itself, such as a status. It contains a UID or resourceVersion.
 
-    `in_plan`: a person decides about it, unlike status and heartbeats. `requested` and `after_rollback` as in `Absent`.
+    `in_plan`: a person decides about it, unlike status and heartbeats. `requested` and `after_restore` as in `Absent`.
     An `independent` write blocks nothing: later writes are made even while it is refused.
     """
 
@@ -86,7 +86,7 @@ class Patched(msgspec.Struct, frozen=True, gc=False):
     subresource: str = ""
     in_plan: bool = False
     requested: bool = True
-    after_rollback: bool = False
+    after_restore: bool = False
     independent: bool = False
 
 

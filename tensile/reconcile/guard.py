@@ -71,7 +71,7 @@ def guard(plan: Plan, limits: Guard, lower: LowerWorld, *, restored: bool = Fals
     unrequested = [step for step in plan.steps if not step.requested]
     if forced or not unrequested:
         return GuardedPlan(plan)
-    if restored or any(step.after_rollback for step in unrequested):
+    if restored or any(step.after_restore for step in unrequested):
         return _without(plan, unrequested, _restored_message(len(unrequested)), STORE_RESTORED)
     if not lower.settled:
         return _without(plan, unrequested, f"{len(unrequested)} deletions wait until all caches are synced", NOT_SYNCED)

@@ -60,7 +60,7 @@ class Step(msgspec.Struct, frozen=True, gc=False):
 
     `uid` is that of its object, "" for whatever object has the name. `operations` are its changes as RFC 6902.
     `in_plan`: a person decides about it. `requested` is false if it ends something that was not deleted in the upper
-    cluster, which the guard counts. `after_rollback`: it rests on a store's lost history. Steps after an `independent`
+    cluster, which the guard counts. `after_restore`: it rests on a store's lost history. Steps after an `independent`
     one do not depend on it.
 
     An `only_if_empty` namespace is checked at quorum to be empty just before its deletion. `grant` lists the tokens to
@@ -80,7 +80,7 @@ class Step(msgspec.Struct, frozen=True, gc=False):
     operations: tuple[Operation, ...] = ()
     in_plan: bool = True
     requested: bool = True
-    after_rollback: bool = False
+    after_restore: bool = False
     independent: bool = False
     only_if_empty: bool = False
     version: str = ""
@@ -181,7 +181,7 @@ def _absent(wanted: Absent) -> Step:
         grace=wanted.grace,
         operations=(_REMOVE,),
         requested=wanted.requested,
-        after_rollback=wanted.after_rollback,
+        after_restore=wanted.after_restore,
         independent=wanted.independent,
         only_if_empty=wanted.only_if_empty,
         version=wanted.version,
@@ -288,7 +288,7 @@ def _patched(wanted: Patched) -> Step:
         operations=_operations_of(wanted.patch),
         in_plan=wanted.in_plan,
         requested=wanted.requested,
-        after_rollback=wanted.after_rollback,
+        after_restore=wanted.after_restore,
         independent=wanted.independent,
     )
 

@@ -341,10 +341,6 @@ class KubeletApiHarness:
             return await stream.head(), stream
 
 
-Lab = KubeletApiHarness
-"""The name that bench/faults/guarded.py imports."""
-
-
 class SlowCaller:
     """A caller that leaves bytes in its kernel buffer until it reads, which asyncio's streams do not do."""
 

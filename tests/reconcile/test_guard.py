@@ -173,7 +173,7 @@ def test_after_a_restore_not_even_one_unrequested_deletion_passes(noted: bool) -
     """The engine cannot know which of them are correct, so all wait, and requested deletions pass."""
     plan = deletions(1, count=1)
     if not noted:
-        plan = Plan((replace(plan.steps[0], after_rollback=True), *plan.steps[1:]))
+        plan = Plan((replace(plan.steps[0], after_restore=True), *plan.steps[1:]))
     guarded = guard(plan, LIMITS, owning(default=100), restored=noted)
     assert guarded.plan.steps == plan.steps[1:]
     assert guarded.reason == "StoreRestored"

@@ -344,7 +344,7 @@ def _create_or_report(key: Key, upper: Entry, lower_pod: Entry | None, lower: Lo
     if existing is not None:
         return report_blocked(view_of(upper.manifest()), conflict(ref), world.now)
     if has_run(upper, lower):
-        return _lost_in_rollback(upper, ref, lower, world)
+        return _report_lost_in_restore(upper, ref, lower, world)
     other = _lower_of_predecessor(key, upper, world)
     if other is None and _may_be_elsewhere(upper.manifest(), lower, world):
         return Decision(requeue_after=_RECHECK_SECONDS)
@@ -367,8 +367,8 @@ def _predecessor_problem(key: Key, upper: Entry, other: LowerWorld, world: World
     return Problem(PREDECESSOR_RUNNING, f"{where} of an earlier pod of this name must terminate first; {advice}")
 
 
-def _lost_in_rollback(upper: Entry, ref: Ref, lower: LowerWorld, world: World) -> Decision:
-    """Mark a pod unready whose lower pod was lost in a rollback of its store; whether it ends is not decided here."""
+def _report_lost_in_restore(upper: Entry, ref: Ref, lower: LowerWorld, world: World) -> Decision:
+    """Mark a pod unready whose lower pod was lost in a restore of its store; whether it ends is not decided here."""
     if not lower.pods.is_lost(ref.namespace, ref.name):
         return _NOTHING
     pod = view_of(upper.manifest())

@@ -349,4 +349,4 @@ def status_write(upper: PodView, body: Manifest, reason: str, *, requested: bool
     if is_contested and "resourceVersion" in meta:
         fence["resourceVersion"] = meta["resourceVersion"]
     patch = Patch("strategic-merge-patch", {"metadata": fence, **body})
-    return Patched(upper.ref, patch, reason, "status", in_plan=not requested, requested=requested, after_rollback=lost)
+    return Patched(upper.ref, patch, reason, "status", in_plan=not requested, requested=requested, after_restore=lost)

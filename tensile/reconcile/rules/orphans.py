@@ -105,7 +105,7 @@ def _step(one: OrphanedKind, copy: Entry, lower: LowerWorld, world: World) -> It
             copy.uid,
             f"the upper {one.kind.name} is gone, but its deletion was not observed",
             requested=False,
-            after_rollback=originals.is_lost(*upper_name),
+            after_restore=originals.is_lost(*upper_name),
             version=str(copy.version) if one.is_versioned else "",
         )
 
@@ -177,7 +177,7 @@ def _vacated(namespace: Entry, lower: LowerWorld, world: World) -> Absent | Veri
         namespace.uid,
         f"upper namespace {name} is gone" if tombstone is not None else "the namespace mapping has changed",
         requested=tombstone is not None and tombstone.seen and tombstone.uid == namespace.facts.upper_uid,
-        after_rollback=tombstone is not None and spaces.is_lost("", name),
+        after_restore=tombstone is not None and spaces.is_lost("", name),
         only_if_empty=True,
         independent=True,
     )

@@ -41,4 +41,4 @@ def test_a_status_write_contains_its_target_and_its_reason() -> None:
     found = status_write(POD_ABOVE, {"status": {"phase": "Failed"}}, "why", requested=False, lost=True)
     assert (found.ref, found.subresource) == (Ref(UPPER, POD, "default", "web"), "status")
     assert found.patch.media == "strategic-merge-patch"
-    assert (found.reason, found.requested, found.after_rollback) == ("why", False, True)
+    assert (found.reason, found.requested, found.after_restore) == ("why", False, True)

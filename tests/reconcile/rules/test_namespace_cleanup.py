@@ -118,7 +118,7 @@ def test_the_deletion_of_a_namespace_because_of_a_restored_store_is_marked() -> 
         world.upper.namespaces.take_over((), 1, rewound=rewound)
         world.upper.namespaces.confirm_absent("", "team")
         (step,) = steps(world)
-        assert (step.requested, step.after_rollback) == (False, rewound)
+        assert (step.requested, step.after_restore) == (False, rewound)
 
 
 def test_the_deletion_of_a_newer_upper_namespace_does_not_request_that_of_an_older_ones() -> None:

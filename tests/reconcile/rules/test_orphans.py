@@ -122,7 +122,7 @@ def test_a_copy_with_a_missing_upper_object_is_deleted_after_a_confirm(kind: Kin
     (gone,) = found(world, kind).wanted
     assert isinstance(gone, Absent)
     assert (gone.ref, gone.uid) == (Ref(A, kind, "default", name), copied(world, kind).uid)
-    assert (gone.requested, gone.after_rollback) == (False, False)
+    assert (gone.requested, gone.after_restore) == (False, False)
     assert gone.version == (str(copied(world, kind).version) if kind == CLAIM else "")
 
 
@@ -156,7 +156,7 @@ def test_a_deletion_because_of_a_restored_store_is_marked(kind: Kind) -> None:
     world.upper.more[kind].take_over((), 1, rewound=True)
     world.upper.more[kind].confirm_absent("default", name, uid=uid)
     gone = [one for one in found(world, kind).wanted if isinstance(one, Absent)]
-    assert [one.after_rollback for one in gone] == [True]
+    assert [one.after_restore for one in gone] == [True]
 
 
 @KINDS
