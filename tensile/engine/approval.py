@@ -193,8 +193,8 @@ def lost_at_once(before: World, after: World, old: Topology, new: Topology) -> P
         is_moved = edited_lower.spec.way != lower.spec.way and edited_lower.spec.unreachable.evict_after is not None
         if credentials[0] != credentials[1] or is_moved or (is_changed and not _is_known(lower)):
             found |= _pod_keys(lower, is_running)
-        drained = lower.is_drained and old.descheduler.recreate_bare_pods
-        if edited_lower.is_drained and new.descheduler.recreate_bare_pods and not drained:
+        drained = lower.drain_requested and old.descheduler.recreate_bare_pods
+        if edited_lower.drain_requested and new.descheduler.recreate_bare_pods and not drained:
             found |= _pod_keys(lower, lambda pod: is_running(pod) and is_bare(pod))
     return frozenset(found)
 

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tensile.engine.caches import lower_feeds, place_caches, upper_feeds, upper_world
 from tensile.engine.lower import ClusterAccess, LowerConnection, placeholder_spec
-from tensile.errors import TensileError
 from tensile.kube.cluster import Cluster
 from tensile.kube.credentials import SERVICE_ACCOUNT, CredentialsUnavailable, account_namespace
 from tensile.kube.file_watch import FileStates, FileWatch, FileWatcher
@@ -70,8 +69,8 @@ def utc_now() -> datetime:
 class Clusters:
     """The upper cluster and the lowers joined to it; `wake` enqueues all keys of a lower.
 
-    With `engine`, the identity of an engine, the leases of virtual nodes are renewed. With `busy`, events are mirrored
-    upward while it reports that a lower has no other work.
+    With `engine`, the identity of an engine, the leases of virtual nodes are renewed. With `busy`, which reports
+    whether a lower has other work, events are mirrored to the upper cluster while it has none.
     """
 
     def __init__(
@@ -197,7 +196,7 @@ def own_namespace(account: Path = SERVICE_ACCOUNT) -> str:
     return ""
 
 
-def address_in_use(world: World) -> str:
+def published_node_address(world: World) -> str:
     """Return the virtual nodes' address that an engine has published, or the detected one if none has."""
     manifests = (entry.manifest() for entry in world.upper.nodes)
     ours = (one for one in manifests if is_ours(one, world.owner))
@@ -234,7 +233,7 @@ class _Attempt(NamedTuple):
     before: str
 
     def is_over(self, now: float) -> bool:
-        """Report whether it failed so long ago that it must be repeated."""
+        """Report whether it ended, waits for no file, and is old enough to be repeated."""
         return self.task.done() and self.task.result().files is None and now >= self.task.result().at + RETRY
 
 
@@ -302,8 +301,8 @@ class CredentialChecks:
             await self._read(spec)
         except CredentialsUnavailable as error:
             return _Outcome(str(error), _now(), None if error.uses_plugin else error.files)
-        except (TensileError, OSError) as error:  # descriptors may be short for a while
-            return _Outcome(str(error), _now())
+        except Exception as error:  # noqa: BLE001 - one lower's error must not keep the others from being checked
+            return _Outcome(str(error) or type(error).__name__, _now())
         return _Outcome("", _now())
 
 

@@ -1,7 +1,8 @@
 """The engine: it wires all parts, opens ports, fills caches, runs the loop, and stops in reverse order.
 
-It starts in two steps. A standby watches the upper cluster and serves the webhook. The leader does everything else as
-well. So a standby that takes over has the upper objects in its caches already.
+It starts in two steps. A standby watches the upper cluster, serves the webhook, opens the kubelet ports and requests
+their certificates. The leader does everything else as well. So a standby that takes over has the upper objects in its
+caches already.
 
 Changes while it runs arrive by `reload`: lower clusters join, change or leave one by one. What did not change is not
 touched, and its open streams continue.
@@ -47,7 +48,7 @@ _log = structlog.get_logger("tensile.engine.engine")
 
 
 class WebhookPort:
-    """The webhook on its port; the cache of claims in `context` is filled while it is served."""
+    """The webhook on its port; the cache of claims in `context` is filled from when it is first enabled."""
 
     def __init__(self, context: WebhookContext, fleet: Fleet) -> None:
         self.server = WebhookServer(context)
@@ -70,7 +71,7 @@ class WebhookPort:
         await self.server.close()
 
 
-AcceptedTopology = Callable[[Cluster, str], Awaitable[Topology]]
+ReadAcceptedTopology = Callable[[Cluster, str], Awaitable[Topology]]
 """Returns the accepted topology, as the upper cluster of a UID knows it."""
 
 
@@ -94,8 +95,11 @@ class Engine:
         observer: Observer,
         fleet: Fleet,
         traces: PodTraces | None = None,
+        *,
+        find_address: Callable[[Topology, tuple[str, int]], str] = node_address,
     ) -> None:
         self.topology = topology
+        self._find_address = find_address
         self._access = access
         self._observer = observer
         self.identity = new_identity()
@@ -121,7 +125,7 @@ class Engine:
 
     @property
     def is_running(self) -> bool:
-        """Whether `start`, `open` or `standby` has succeeded."""
+        """Whether `start`, `open` or `standby` has succeeded; also after `stop`."""
         return self._is_open or self.is_leader
 
     @property
@@ -137,7 +141,7 @@ class Engine:
         await self.open()
         await self.lead()
 
-    async def open(self, accepted: AcceptedTopology | None = None) -> None:
+    async def open(self, accepted: ReadAcceptedTopology | None = None) -> None:
         """Do the first half of `start`: return when the upper cluster has responded, without leading yet.
 
         `accepted` returns the topology to start on, if only the upper cluster knows it. Raises TensileError for bad
@@ -146,16 +150,18 @@ class Engine:
         await self._open(accepted)
         self._is_open = True
 
-    async def standby(self, accepted: AcceptedTopology | None = None) -> None:
+    async def standby(self, accepted: ReadAcceptedTopology | None = None) -> None:
         """Start like `open`, but without what would conflict with another engine that leads."""
         self._may_lead = False
         await self._open(accepted)
         self._is_open = True
 
-    async def _open(self, accepted: AcceptedTopology | None) -> None:
+    async def _open(self, accepted: ReadAcceptedTopology | None) -> None:
         await self.clusters.open_upper(self.topology)
-        self.ports = self._ports(self.topology)
+        self.ports = self._ports(await self._address())
         world = await self._make_world()
+        if not world.node_address:  # the upper cluster's name was not resolved before it responded
+            await self._renew_ports()
         if accepted is not None:
             await self._use_accepted(await accepted(self.clusters.connections[UPPER], world.owner.upper))
         _log_missing_alias(world)
@@ -187,11 +193,11 @@ class Engine:
         self.clusters.follow_controllers()
 
     async def _make_world(self) -> World:
-        """Return the world when the upper cluster has responded; raises TensileError for a port in use before that.
+        """Return the world when the upper cluster has responded; raises TensileError for a port in use.
 
-        Then it is soon known whether a Node has another port, so that this one is not needed.
+        If a port is in use, the upper cluster has a few seconds to respond: one of its Nodes may record another port.
         """
-        address = self._address(self.topology)
+        address = self.ports.address
         try:
             await self.ports.open(endpoints_of(self.topology, {}, self._pods, {}))
         except TensileError:
@@ -327,21 +333,23 @@ class Engine:
             lambda: self._may_lead,
         )
 
-    def _ports(self, topology: Topology) -> KubeletServers:
+    def _ports(self, address: str) -> KubeletServers:
         upper = self.clusters.connections[UPPER]
         directory, watcher = self._access.directory, self.clusters.fleet.watcher
-        return KubeletServers(topology, directory, upper, self._address(topology), watcher)
+        return KubeletServers(self.topology, directory, upper, address, watcher)
 
-    def _address(self, topology: Topology) -> str:
-        return node_address(topology, self.clusters.upper_address)
+    async def _address(self) -> str:
+        """Return the virtual nodes' address, "" if it is not known. A thread finds it, since a DNS query may block."""
+        return await asyncio.to_thread(self._find_address, self.topology, self.clusters.upper_address)
 
     async def _renew_ports(self) -> None:
         """Serve all nodes again, for other certificates or another address; open streams end."""
+        world = self.clusters.world
+        world.node_address = await self._address() or world.node_address
         held = self.ports.serving.held()
         await self.ports.close()
-        self.ports = self._ports(self.topology)
+        self.ports = self._ports(world.node_address)
         self.ports.serving.resume(held)
-        self.clusters.world.node_address = self._address(self.topology)
 
     def _change(self, joined: LowerConnection, spec: Lower) -> None:
         """Set new fields of a lower that stays joined."""
@@ -414,7 +422,7 @@ class Engine:
 
     def _expedite_recovered(self) -> None:
         """Retry waiting keys at once when an unreachable cluster responds again."""
-        unreachable = {name for name, opened in self.clusters.fleet.items() if opened.silent}
+        unreachable = {name for name, opened in self.clusters.fleet.items() if opened.unreachable_seconds}
         if self._unreachable - unreachable:
             self.loop.expedite(MAX_DELAY)
         self._unreachable = unreachable

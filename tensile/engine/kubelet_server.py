@@ -56,7 +56,7 @@ class ServedLower(Protocol):
 
 
 class KubeletServers:
-    """The kubelet API of all virtual nodes; one port each.
+    """The kubelet API of all virtual nodes at `address`; one port each.
 
     Certificates are requested as soon as the nodes are served, by a standby too, so that they can be approved before
     they are needed.
@@ -65,6 +65,7 @@ class KubeletServers:
     def __init__(self, topology: Topology, directory: Path, upper: Cluster, address: str, watcher: FileWatcher) -> None:
         files = files_of(topology, directory)
         self._files = kept_files(topology, directory, watcher)
+        self.address = address
         authority = authority_of(topology, directory, upper, _log, self._files.read)
         self.serving = ServingCertificate(_log, address, files, read=self._files.read)
         self._server = KubeletServer(

@@ -254,8 +254,8 @@ class LowerConnection:
         self._learn_mapping()
         opened = self._fleet.get(lower.name)
         if opened is not None:
-            lower.unreachable_seconds = opened.silent
-            lower.silence_is_evidence = opened.tried > UNREACHABLE_AFTER
+            lower.unreachable_seconds = opened.unreachable_seconds
+            lower.silence_is_evidence = opened.access_age > UNREACHABLE_AFTER
             lower.access_error = opened.credential_error
             health = opened.health
             lower.is_wrong, lower.is_shared, lower.is_excessive = health.wrong, health.shared, health.excessive

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import orjson
 
 from tensile.engine.caches import bound_feed, lower_feeds, rules, upper_feeds
-from tensile.engine.clusters import Clusters, address_in_use, node_address, utc_now
+from tensile.engine.clusters import Clusters, node_address, published_node_address, utc_now
 from tensile.engine.lower import ClusterAccess
 from tensile.engine.transitions import former_node, leaving_nodes, on_former_node, waiting_mappings
 from tensile.errors import ClusterError, TensileError
@@ -303,7 +303,7 @@ async def _list_clusters(
             clusters, deadline, clusters.make_world(topology, node_address(topology, clusters.upper_address))
         )
         await _wait_for_upper(clusters, deadline, clusters.fleet.synced(UPPER))
-    clusters.world.node_address = address_in_use(clusters.world)
+    clusters.world.node_address = published_node_address(clusters.world)
     unreached |= await _unreadable(clusters, with_secret, clusters.world.upper.secrets)
     topology, waits = await _on_former_nodes(clusters, topology)
     clusters.world.topology = topology

@@ -217,7 +217,7 @@ def _is_free(lower: LowerWorld) -> bool:
 
 
 def _is_mirrored(lower: LowerWorld) -> bool:
-    return lower.is_bound or lower.has_orphans
+    return lower.is_bound or lower.has_lower_pods
 
 
 def _mapping_obstacle(lower: LowerWorld, world: World) -> str:
@@ -283,7 +283,7 @@ def adopt_noted_mapping(lower: LowerWorld, world: World) -> None:
 
 def may_change_mapping(lower: LowerWorld, world: World) -> bool:
     """Report whether nothing is left in a lower that another mapping would look up under the wrong name."""
-    is_used = lower.is_bound or lower.has_orphans or _has_volumes(lower, world) or _has_services(lower, world)
+    is_used = lower.is_bound or lower.has_lower_pods or _has_volumes(lower, world) or _has_services(lower, world)
     return _is_listed(lower, world) and not is_used
 
 

@@ -240,7 +240,7 @@ def obstacles(world: World, beats: Heartbeats, now: datetime) -> list[str]:
 
 def _is_of_another(lower: LowerWorld, world: World) -> bool:
     """Whether node and pods are certainly those of another topology, as after a mistake in the name."""
-    return foreign_node(lower.node, world) is not None and lower.pods.synced and not lower.has_orphans
+    return foreign_node(lower.node, world) is not None and lower.pods.synced and not lower.has_lower_pods
 
 
 def _bound_pods_message(lower: LowerWorld) -> str:

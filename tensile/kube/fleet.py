@@ -31,7 +31,7 @@ from tensile.objects import NAMESPACE, UPPER, Kind
 
 SLOWEST = 2.0
 """Most seconds between two identity probes of a failing cluster, unless the cluster asks for more."""
-ClaimIdentity = Callable[[str, str], AccessProblem | None]
+IdentityObjection = Callable[[str, str], AccessProblem | None]
 """Returns, for a cluster's name and UID, why that cluster must not be used under the name, None if it may."""
 _log = structlog.get_logger("tensile.kube.fleet")
 
@@ -98,12 +98,12 @@ class OpenCluster:
         return self.cluster.health
 
     @property
-    def silent(self) -> float:
+    def unreachable_seconds(self) -> float:
         """The seconds for which the cluster has not responded, 0 if it responds."""
         return self.health.unreachable_for(self._settings.clock())
 
     @property
-    def tried(self) -> float:
+    def access_age(self) -> float:
         """The seconds for which the present access has been in use."""
         return self.health.tried_for(self._settings.clock())
 
@@ -275,7 +275,7 @@ class OpenCluster:
         return None
 
     def _failed(self, error: ClusterError) -> ClusterError:
-        """Record that the cluster does not prove its identity, and return the error. Logged once for each type."""
+        """Record that the cluster does not prove its identity, and return the error. Logged if its type changed."""
         if isinstance(error, WrongCluster) and not isinstance(self._error, WrongCluster):
             for _, informer in self.informers:
                 informer.mark_stale()
@@ -389,7 +389,7 @@ class Fleet(Mapping[str, OpenCluster]):
         self._requests = requests or RequestMetrics()
         self._open: dict[str, OpenCluster] = {}
         self._closing: set[asyncio.Task[None]] = set()
-        self._claim: ClaimIdentity = lambda _name, _uid: None
+        self._identity_objection: IdentityObjection = lambda _name, _uid: None
 
     def __getitem__(self, name: str) -> OpenCluster:
         return self._open[name]
@@ -480,9 +480,9 @@ class Fleet(Mapping[str, OpenCluster]):
                 found[name, spec.kind.name] += informer.skipped
         return dict(found)
 
-    def set_identity_check(self, claim: ClaimIdentity) -> None:
-        """Also ask `claim` whether the cluster with a UID may be used under a name."""
-        self._claim = claim
+    def set_identity_check(self, objection: IdentityObjection) -> None:
+        """Also refuse a cluster, by its name and UID, for which `objection` returns a problem."""
+        self._identity_objection = objection
 
     def _objection(self, name: str, uid: str) -> AccessProblem | None:
         """Return the conflict with another name under which the cluster of that UID is open, None for none.
@@ -494,17 +494,17 @@ class Fleet(Mapping[str, OpenCluster]):
         opening = self._open.get(name)
         if opening is None:
             return None
-        claimed = self._claim(name, uid)
-        if claimed is not None:
-            return claimed
+        objection = self._identity_objection(name, uid)
+        if objection is not None:
+            return objection
         is_earlier = True
         for other, opened in self._open.items():
             if opened is opening:
                 is_earlier = False
                 continue
-            is_pinned_here = opening.identity != uid and _server(opened) == _server(opening)
-            has_precedence = is_earlier or is_pinned_here or opening.identity not in ("", uid)
-            if opened.identity == uid and (has_precedence or opened.is_identified):
+            other_is_pinned_here = opening.identity != uid and _server(opened) == _server(opening)
+            other_has_precedence = is_earlier or other_is_pinned_here or opening.identity not in ("", uid)
+            if opened.identity == uid and (other_has_precedence or opened.is_identified):
                 return AccessProblem(f"the same cluster as lower {other}" if other else "the upper cluster itself")
         return None
 

@@ -174,7 +174,7 @@ Listener = Callable[[Delta], None]
 class Cache:
     """The objects of one kind, by (namespace, name), with indexes. Listeners are called after every change.
 
-    `synced` becomes true with the first complete list, and false while the contents may belong to a lost history.
+    `synced` becomes true with a complete list, and false by `mark_stale`, as the contents may be of a lost history.
     `version` is the newest resourceVersion seen. `remembers` is how many deleted objects keep their last state.
     `selects` reports whether the watch selects an object that was read by name. Objects stored from now on count in
     `tally`, if set. Objects that cannot be decoded raise Malformed.
@@ -254,7 +254,7 @@ class Cache:
         return self._tombstones.came_back((entry.namespace, entry.name), entry.uid)
 
     def invalidate(self, namespace: str, name: str) -> None:
-        """Invalidate the knowledge that a name is empty: an object may be about to be created under it."""
+        """Forget that a name is empty, and which UIDs were deleted under it: an object may be about to be created."""
         self._tombstones.invalidate((namespace, name))
 
     def subscribe(self, listener: Listener) -> None:
@@ -350,15 +350,24 @@ class Cache:
                 self._file(name, self._digested(meta, version, raw))
 
     def remove(self, raw: bytes, meta: Meta | None = None) -> None:
-        """Apply a deletion that the watch saw. An object with another UID stays."""
-        entry = self.read(raw, meta)
-        self.version = max(self.version, entry.version)
-        name = (entry.namespace, entry.name)
+        """Apply a deletion that the watch saw. An object with another UID stays.
+
+        If the event's object cannot be read, the known state of the object is its last one.
+        """
+        meta = meta or meta_of(raw)
+        version, name = version_in(meta), (meta.namespace, meta.name)
         known = self._entries.get(name)
+        try:
+            entry = self.read(raw, meta)
+        except Malformed:
+            if known is None or known.uid != meta.uid:
+                raise
+            entry = known
+        self.version = max(self.version, version)
         if known is not None and known.uid != entry.uid:
             return
         tombstone = Tombstone(entry.uid, entry.facts)
-        before = self._tombstones.add(name, tombstone, _size(entry), left=entry.version, raw=entry.raw)
+        before = self._tombstones.add(name, tombstone, _size(entry), left=version, raw=entry.raw)
         self._file(name, None)
         if before is not None and before.uid == entry.uid and not before.seen:
             self._notify(Delta(entry, None))
@@ -367,7 +376,7 @@ class Cache:
         """Record that a quorum read found the name empty, unless the watch has reported a newer object.
 
         `since` is the `latest_version` when the read was sent; None: now. `uid` is that of the object, or of the upper
-        object whose copy was looked for, "" for any object. The last state of the deleted object is kept.
+        object whose copy was looked for, "" for any object. A last state that `remove` kept stays.
         """
         known = self._entries.get((namespace, name))
         if known is None or since is None or known.version <= since:

@@ -120,7 +120,7 @@ def planned_moves(world: World) -> Iterator[tuple[Ref, PodMove | None]]:
     lowers = [world.lowers.get(spec.name) for spec in world.topology.lowers]
     if not world.topology.places or not all(lower is not None and is_known(lower) for lower in lowers):
         return
-    for lower in [one for one in world.lowers.values() if one.is_drained]:
+    for lower in [one for one in world.lowers.values() if one.drain_requested]:
         for pod in departures(world, lower.name):
             targets = (pod.target, *pod.others) if pod.target else ()
             if targets or pod.is_lost:

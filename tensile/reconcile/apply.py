@@ -153,11 +153,11 @@ def is_cached(step: Step, cache: Cache | None) -> bool:
 
 
 async def resolve_existing(step: Step, cluster: Cluster, cache: Cache | None, check: CheckObject) -> Problem | None:
-    """Handle AlreadyExists: return a conflict if the object is not ours, else add it to the cache.
+    """Handle AlreadyExists: return a conflict if the object may be neither used nor adopted, else add it to the cache.
 
     It is added even if the watch does not select it any more, for example because a label was removed. An Event that
-    exists has been recorded already. A Namespace is never a conflict here. A pod that this one replaces is only not
-    gone yet.
+    exists has been recorded already. A Namespace is never a conflict here. The pod that this one
+    replaces is no conflict: it is about to go.
     """
     if cache is None:
         return None
@@ -166,7 +166,7 @@ async def resolve_existing(step: Step, cluster: Cluster, cache: Cache | None, ch
     except NotFound:
         return None
     found, wanted = orjson.loads(raw), step.body or {}
-    if step.ref.kind == NAMESPACE or _same_owner(found, wanted) or _same_place(found, wanted):
+    if step.ref.kind == NAMESPACE or _same_owner(found, wanted) or _replace_same_pod(found, wanted):
         cache.add_unselected(raw)
         return None
     if uid(found) == annotations(wanted).get(REPLACES):
@@ -177,7 +177,7 @@ async def resolve_existing(step: Step, cluster: Cluster, cache: Cache | None, ch
     return problem
 
 
-def _same_place(found: Manifest, wanted: Manifest) -> bool:
+def _replace_same_pod(found: Manifest, wanted: Manifest) -> bool:
     """Report whether two pods were created as replacements of the same pod."""
     return REPLACES in annotations(wanted) and annotations(found).get(REPLACES) == annotations(wanted)[REPLACES]
 
@@ -256,7 +256,7 @@ class TokenTerm(NamedTuple):
     def __str__(self) -> str:
         return f"{timestamp(self.since)}/PT{self.seconds}S"
 
-    def passed(self, share: float) -> datetime:
+    def time_at(self, share: float) -> datetime:
         """Return the time at which a share of the term is over."""
         return later(self.since, self.seconds * share)
 

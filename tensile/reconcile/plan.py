@@ -162,12 +162,12 @@ def _present(key: Key, wanted: Present, world: World) -> list[Step] | Problem:
     seen = entry.manifest()
     if not is_ours(seen, world.owner):
         problem = adoption_problem(wanted.ref, seen, annotations(wanted.manifest).get(UPPER_UID, ""), world, key.lower)
-        return problem or _take_over(wanted, entry)
+        return problem or _adopt(wanted, entry)
     if wanted.replaceable and annotations(seen)[UPPER_UID] != annotations(wanted.manifest)[UPPER_UID]:
         return [_replace_predecessor(key, wanted.ref, entry, annotations(seen)[UPPER_UID], world)]
     operations = changes(wanted.manifest, seen, wanted.sections)
     if wanted.replaceable and seen.get("immutable") and any(map(_is_content, operations)):
-        return [_replace(wanted.ref, entry, "it is immutable and differs from the upper object")]
+        return [_delete_to_recreate(wanted.ref, entry, "it is immutable and differs from the upper object")]
     return _change(wanted, entry, operations)
 
 
@@ -190,7 +190,7 @@ def _absent(wanted: Absent) -> Step:
     )
 
 
-def _take_over(wanted: Present, entry: Entry) -> list[Step]:
+def _adopt(wanted: Present, entry: Entry) -> list[Step]:
     """Put our marks on an object that was not written since the check. Its content is updated once it is ours."""
     operations = marking(wanted.manifest, entry.manifest(), _METADATA)
     adopted = msgspec.structs.replace(wanted, version=str(entry.version), reason="onConflict: adopt")
@@ -206,14 +206,14 @@ def _replace_predecessor(key: Key, ref: Ref, entry: Entry, made_for: str, world:
     upper_ref = Ref(UPPER, ref.kind, key.namespace, ref.name)
     originals = world.cache(UPPER, ref.kind, key.lower)
     if made_for == NO_ORIGINAL:
-        return _replace(ref, entry, "it reserved the name until the upper object existed")
+        return _delete_to_recreate(ref, entry, "it reserved the name until the upper object existed")
     is_alias = made_for == world.owner.upper
     if originals is None or is_alias or originals.is_deleted(upper_ref.namespace, upper_ref.name, made_for):
-        return _replace(ref, entry, "it was created for an upper object that is gone")
+        return _delete_to_recreate(ref, entry, "it was created for an upper object that is gone")
     return Step("confirm", upper_ref, "its copy blocks a new object of this name", uid=made_for, in_plan=False)
 
 
-def _replace(ref: Ref, entry: Entry, reason: str) -> Step:
+def _delete_to_recreate(ref: Ref, entry: Entry, reason: str) -> Step:
     """Delete an object of ours that cannot be changed as desired. It is created again once it is gone."""
     return Step("delete", ref, reason, uid=entry.uid, operations=(_REMOVE,))
 
@@ -257,7 +257,7 @@ def _granted(key: Key, wanted: TokenSecret, world: World) -> list[Step] | Proble
     seen = entry.manifest()
     if not is_ours(seen, world.owner):
         problem = adoption_problem(wanted.ref, seen, annotations(wanted.manifest).get(UPPER_UID, ""), world, key.lower)
-        return problem or _take_over(Present(wanted.ref, wanted.manifest, wanted.reason), entry)
+        return problem or _adopt(Present(wanted.ref, wanted.manifest, wanted.reason), entry)
     renewed: tuple[Operation, ...] = (
         {"op": "add", "path": "/data", "value": wanted.manifest["data"]},
         {"op": "add", "path": TERM_PATH, "value": ""},
@@ -301,7 +301,7 @@ def _uid_of(patch: Patch) -> str:
 
 
 def _operations_of(patch: Patch) -> tuple[Operation, ...]:
-    """Return a patch's content as operations, without its preconditions."""
+    """Return a patch's content as operations: without preconditions, and for merge patches without all metadata."""
     if patch.media == "json-patch":
         return tuple(
             operation for operation in patch.body if operation["op"] != "test" and operation["path"] not in _FENCES

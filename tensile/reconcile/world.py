@@ -125,7 +125,7 @@ class LowerWorld:
 
     upper_pods: Cache
     pods: Cache
-    """Pods with our owner label, as `config_maps` and `secrets`."""
+    """Only pods with our owner label; `config_maps` and `secrets` likewise."""
     foreign_pods: Cache
     """The facts of the other pods."""
     namespaces: Cache
@@ -149,7 +149,7 @@ class LowerWorld:
     If not, no object of ours can be there.
     """
     connected: bool = True
-    """False for a lower of which only an orphaned Node is known, and no credentials."""
+    """False for a lower of which only a Node is known, left by an earlier engine, and no credentials."""
     since: "datetime | None" = None
     """When the engine started to reconcile it, None before."""
     unreachable_seconds: float = 0.0
@@ -183,8 +183,10 @@ class LowerWorld:
     """The port of its node's kubelet API, 0 if it is not served, None if others determine it."""
     capacity_freed_at: str = ""
     """When capacity became free for pods that had been rejected, as a timestamp, "" for not since the start."""
-    synced_pairs: dict[tuple[str, str], tuple[int, "Topology"]] = field(default_factory=dict)
-    """By upper name: which pairs of pods needed no change under which topology. It saves work, and decides nothing."""
+    synced_pairs: dict[tuple[str, str], int] = field(default_factory=dict)
+    """By upper name: a hash of each pair of pods that needed no change. It saves work, and decides nothing."""
+    synced_under: tuple[object, ...] = ()
+    """What that depends on besides the pods: the topology, and the joined lowers."""
 
     naming: NamespaceNaming | None = None
     """The active mapping of namespaces, None for the same names; not `spec`'s while pods run under another one."""
@@ -212,7 +214,7 @@ class LowerWorld:
         return self.spec.node.name
 
     @property
-    def is_drained(self) -> bool:
+    def drain_requested(self) -> bool:
         """Whether the topology drains it."""
         return self.in_topology and self.spec.maintenance == "drain"
 
@@ -248,8 +250,9 @@ class LowerWorld:
         """Return the upper namespace that maps to a lower one, "" if none is known.
 
         If names are the same, it has to exist in the upper cluster, or the lower namespace has to be made for it. With
-        a prefix, the lower namespace has to be marked for it. A prefixed name that was cut does not reveal its upper
-        name: that is known from an earlier call of `namespace`, and from the annotation on the lower namespace.
+        a prefix, the lower namespace has to be marked for it, or not exist yet. A prefixed name that was cut does not
+        reveal its upper name: that is known from an earlier call of `namespace`, and from the annotation on the lower
+        namespace.
         """
         if self.naming is None:
             return namespace if self._has_upper(namespace) else ""
@@ -258,9 +261,9 @@ class LowerWorld:
         return named if is_for else ""
 
     def is_anothers(self, namespace: str) -> bool:
-        """Report whether a lower namespace has the mapped name of an upper one, but another owner.
+        """Report, with a prefix, whether a lower namespace is not marked for an upper one, and so is another's.
 
-        A user may have created it first, to make us write to its objects.
+        A user may have created it first under a mapped name, to make us write to its objects.
         """
         return self.naming is not None and bool(namespace) and not self.upper_namespace(namespace)
 
@@ -315,8 +318,8 @@ class LowerWorld:
         return self.upper_pods.synced and (self.pods.synced or not self.was_identified)
 
     @property
-    def has_orphans(self) -> bool:
-        """Whether there are lower pods with both of our marks in mapped namespaces, not terminating."""
+    def has_lower_pods(self) -> bool:
+        """Whether mapped namespaces have lower pods with both of our marks that are not terminating."""
         return any(pod.facts.owner and not pod.facts.terminating for pod in self.placed(self.pods))
 
     @property

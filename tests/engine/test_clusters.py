@@ -67,6 +67,24 @@ async def test_unreadable_credentials_are_an_error_until_the_next_attempt() -> N
 
 
 @in_virtual_time
+async def test_an_unexpected_error_is_one_of_its_lower_and_the_reading_is_repeated() -> None:
+    """A bug in a reader must not stop the checks of the other lowers."""
+    read: list[str] = []
+
+    async def fail(spec: Lower) -> None:
+        """Fail as no reader should."""
+        read.append(spec.name)
+        raise RuntimeError("a bug")
+
+    checks = CredentialChecks(fail, FileWatcher())
+    assert [await checks.error(FIRST), await checks.error(SECOND)] == ["a bug", "a bug"]
+    for _ in range(2):
+        await asyncio.sleep(RETRY)
+        assert await checks.error(FIRST) == "a bug"
+    assert (read[:2], read.count(A) > 1) == ([A, B], True)
+
+
+@in_virtual_time
 async def test_a_slow_check_blocks_only_its_first_caller_for_a_limited_time() -> None:
     """A later call returns its result."""
     desk = CredentialReader()

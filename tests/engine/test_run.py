@@ -60,6 +60,43 @@ async def test_the_status_page_is_available_before_the_engine_runs(tmp_path: Pat
     assert source.stamp() != before
 
 
+async def test_a_node_address_that_is_not_found_at_the_start_is_looked_up_again(tmp_path: Path) -> None:
+    """A name may be resolved only once the network is up; certificates are for the address that is found then.
+
+    An edit of the kubelet section for which no address is found keeps the known one.
+    """
+    found = iter(["", "192.0.2.7", ""])
+    head = "apiVersion: tensile-kube.io/v1alpha1\nkind: Topology\nname: demo\nlowers: []\n"
+    port = spare_ports(1)[0]
+    topology = parse(f"{head}kubelet: {{bind: 127.0.0.1, port: {port}}}\n")
+    async with running(ScriptedApiserver()) as server:
+        access = scripted_access(tmp_path, server.port)
+        engine = Engine(
+            topology, access, Recorder(), Fleet(chance=lambda: 0.5), find_address=lambda *_given: next(found)
+        )
+        try:
+            await engine.open()
+            assert (engine.clusters.world.node_address, engine.ports.address) == ("192.0.2.7", "192.0.2.7")
+            await engine.reload(parse(f"{head}kubelet: {{bind: 127.0.0.1, port: {port}, clientCAFile: ca.crt}}\n"))
+            assert (engine.clusters.world.node_address, engine.ports.address) == ("192.0.2.7", "192.0.2.7")
+        finally:
+            await engine.stop()
+    assert list(found) == []
+
+
+def scripted_access(directory: Path, port: int) -> ClusterAccess:
+    """Return the access to a scripted apiserver on a port."""
+
+    class ScriptedAccess(ClusterAccess):
+        """The access to that apiserver."""
+
+        async def upper_access(self, _upper: Upper) -> Access:
+            """Return the access."""
+            return access_to(port)
+
+    return ScriptedAccess(directory)
+
+
 class WebhookOwner(ScriptedApiserver):
     """An upper apiserver that has the webhook of topology demo."""
 
@@ -92,19 +129,12 @@ async def test_the_webhook_stays_registered_while_its_removal_waits_for_an_appro
     accepted, edit = parse(f"{head}{ports}true}}\n"), parse(f"{head}{ports}false}}\n")
     async with running(WebhookOwner()) as server:
 
-        class Ways(ClusterAccess):
-            """The access to the scripted apiserver."""
-
-            async def upper_access(self, _upper: Upper) -> Access:
-                """Return the access."""
-                return access_to(server.port)
-
         async def found(_upper: Cluster, uid: str) -> Topology:
             """Return the topology that was accepted."""
             assert uid == server.uid
             return accepted if waits else edit
 
-        engine = Engine(edit, Ways(tmp_path), Recorder(), Fleet(chance=lambda: 0.5))
+        engine = Engine(edit, scripted_access(tmp_path, server.port), Recorder(), Fleet(chance=lambda: 0.5))
         await engine.open(found)
         assert await server.written() == ("PATCH" if waits else "DELETE")
         await engine.stop()

@@ -67,7 +67,7 @@ async def test_an_evicted_pod_runs_elsewhere_and_is_removed_once_its_cluster_is_
         old = await deployed(harness)
         (copy,) = await lower_pods(harness, A)
         await way.detour.disconnect()
-        await wait_until(lambda: harness.engine.clusters.fleet[A].silent)
+        await wait_until(lambda: harness.engine.clusters.fleet[A].unreachable_seconds)
         harness.clock_offset = LONG
         pods = await harness.upper.until_all(harness.path("pods"), lambda found: on(found, harness.nodes[B]))
         left = pods[old["metadata"]["name"]]

@@ -27,7 +27,7 @@ async def has_seen_all(fleet: Fleet, upper: Site, lowers: Mapping[str, Site]) ->
     looks = [
         _has_seen(by_name[name], feed, informer)
         for name, opened in fleet.items()
-        if name in by_name and not opened.silent and not opened.denied
+        if name in by_name and not opened.unreachable_seconds and not opened.denied
         for feed, informer in opened.informers
         if feed.cache.synced and not feed.every
     ]

@@ -52,7 +52,7 @@ async def test_an_opened_cluster_is_identified_before_its_informers_list(apiserv
         assert {request.query.get("labelSelector") for request in apiserver.requests_of("list")} == {"x=y", None}
         assert fleet["a"].cluster is client
         assert fleet["a"].identity == UID
-        assert fleet["a"].silent == 0.0
+        assert fleet["a"].unreachable_seconds == 0.0
         assert list(fleet) == ["a"]
 
 
@@ -185,7 +185,7 @@ async def test_a_cluster_that_hangs_does_not_delay_another() -> None:
         await fleet.synced("good")
         assert names(caches[1]) == ["a"]
         assert not caches[0].synced
-        assert fleet["bad"].silent > 0
+        assert fleet["bad"].unreachable_seconds > 0
         assert fleet["bad"].health.error in {"not contacted yet", "no response within 0.2 s"}
         await bad.wait_for_request("identity", 2)
         assert fleet["bad"].health.error == "no response within 0.2 s"
@@ -212,10 +212,10 @@ async def test_the_probe_detects_an_apiserver_that_freezes() -> None:
         await server.wait_for_request("watch")
         server.queue("identity", Hang(), Hang())
         await news.wait_until(lambda: fleet["a"].health.error)
-        assert fleet["a"].silent == 0.0
+        assert fleet["a"].unreachable_seconds == 0.0
         now[0] = 45.0
-        assert fleet["a"].silent == 45.0
-        await news.wait_until(lambda: fleet["a"].silent == 0.0)
+        assert fleet["a"].unreachable_seconds == 45.0
+        await news.wait_until(lambda: fleet["a"].unreachable_seconds == 0.0)
         assert cache.synced
 
 
@@ -233,7 +233,7 @@ async def test_a_different_cluster_at_the_address_is_refused_until_the_first_one
         apiserver.uid = "another"
         await news.wait_until(lambda: fleet["a"].health.wrong and not cache.synced)
         now[0] = 3.0
-        assert fleet["a"].silent == 3.0
+        assert fleet["a"].unreachable_seconds == 3.0
         assert "a different cluster responds" in fleet["a"].health.error
         with pytest.raises(WrongCluster):
             await client.create(Ref("a", POD, "default", "x"), {})

@@ -109,13 +109,13 @@ async def test_a_killed_apiserver_is_detected_and_watched_again_after_its_restar
         await setting.create("before")
         await setting.has("before")
         await asyncio.to_thread(breakable.kill, "upper", API)
-        await setting.news.wait_until(lambda: setting.fleet[UPPER].silent > 0, LIMIT)
+        await setting.news.wait_until(lambda: setting.fleet[UPPER].unreachable_seconds > 0, LIMIT)
         with pytest.raises(Unreachable):
             await setting.create("impossible")
         await asyncio.to_thread(breakable.restart, "upper", API)
         await _created(setting, "after")
         await setting.has("before", "after")
-        assert setting.fleet[UPPER].silent == 0.0
+        assert setting.fleet[UPPER].unreachable_seconds == 0.0
         assert setting.informer.rewinds == 0
         assert setting.cache.synced
 
@@ -127,7 +127,7 @@ async def _created(setting: ConfigMapFleet, name: str) -> None:
             try:
                 await setting.create(name)
             except ClusterError:
-                await setting.news.wait_until(lambda: setting.fleet[UPPER].silent == 0.0)
+                await setting.news.wait_until(lambda: setting.fleet[UPPER].unreachable_seconds == 0.0)
             else:
                 return
 
@@ -139,11 +139,11 @@ async def test_a_frozen_apiserver_is_detected_and_its_watch_continues(breakable:
         await setting.has("before")
         breakable.suspend("upper", API)
         try:
-            await setting.news.wait_until(lambda: setting.fleet[UPPER].silent > 0, LIMIT)
+            await setting.news.wait_until(lambda: setting.fleet[UPPER].unreachable_seconds > 0, LIMIT)
             assert setting.fleet[UPPER].health.error == "no response within 1 s"
         finally:
             breakable.resume("upper", API)
-        await setting.news.wait_until(lambda: setting.fleet[UPPER].silent == 0.0, LIMIT)
+        await setting.news.wait_until(lambda: setting.fleet[UPPER].unreachable_seconds == 0.0, LIMIT)
         await setting.create("after")
         await setting.has("before", "after")
         assert setting.informer.relists == 1

@@ -154,7 +154,7 @@ async def test_a_rotated_ca_file_is_used_for_new_connections(home: Path, certifi
             )
             count = len(server.requests)
             (home / "ca").write_bytes(certificates.authority.pem + certificates.other_authority.pem)
-            await rotated_fleet.news.wait_until(lambda: rotated_fleet.fleet["a"].silent == 0.0)
+            await rotated_fleet.news.wait_until(lambda: rotated_fleet.fleet["a"].unreachable_seconds == 0.0)
             assert len(server.requests) > count
             await rotated_fleet.fleet.close("a")
 
@@ -193,7 +193,7 @@ async def test_an_unusable_kubeconfig_is_reported_and_the_previous_access_is_kep
                 rotated_fleet.path.write_text(text)
             await rotated_fleet.until_complaint(str(rotated_fleet.path))
             await rotated_fleet.fleet["a"].cluster.create(REF, make_pod("web", 1))
-            assert rotated_fleet.fleet["a"].silent == 0.0
+            assert rotated_fleet.fleet["a"].unreachable_seconds == 0.0
             rotated_fleet.write(rotated_fleet.one, "mended")
             await rotated_fleet.news.wait_until(lambda: "mended" in bearers(rotated_fleet.one))
         assert rotated_fleet.fleet["a"].credential_error == ""
@@ -285,10 +285,10 @@ async def test_a_rejected_credential_is_replaced_when_the_kubeconfig_changes(
         await rotated_fleet.one.wait_for_request("watch")
         rotated_fleet.one.queue("identity", *[refusal(401, "Unauthorized")] * 10_000)
         await rotated_fleet.until_complaint("Unauthorized")
-        assert rotated_fleet.fleet["a"].silent > 0
+        assert rotated_fleet.fleet["a"].unreachable_seconds > 0
         rotated_fleet.one.clear_queue("identity")
         rotated_fleet.write(rotated_fleet.one, "new")
         await rotated_fleet.until_complaint("")
-        assert rotated_fleet.fleet["a"].silent == 0.0
+        assert rotated_fleet.fleet["a"].unreachable_seconds == 0.0
         await rotated_fleet.news.wait_until(lambda: "new" in bearers(rotated_fleet.one))
         assert len(rotated_fleet.one.requests_of("watch")) == 1

@@ -50,7 +50,7 @@ async def test_a_second_name_for_an_open_cluster_is_refused(apiserver: ScriptedA
         assert "remove the lower from the topology" in message
         await fleet.synced("a")
         assert (names(first), second.synced, len(apiserver.requests_of("list"))) == (["web"], False, 1)
-        assert (fleet["b"].identity, fleet["b"].is_identified, fleet["a"].silent) == ("", False, 0.0)
+        assert (fleet["b"].identity, fleet["b"].is_identified, fleet["a"].unreachable_seconds) == ("", False, 0.0)
         for call in (
             client.create(Ref("b", POD, "default", "x"), {}),
             client.patch(Ref("b", POD, "default", "web"), Patch("merge-patch", {})),

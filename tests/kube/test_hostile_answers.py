@@ -73,7 +73,7 @@ async def test_requests_to_a_cluster_that_sends_too_much_are_paused(way: str, me
         pauses = [one for one in hostile.log_lines("warning") if "requests paused" in one["event"]]
         assert len(pauses) == 1
         await hostile.wait_idle()
-        assert hostile.fleet[NAME].silent > 0
+        assert hostile.fleet[NAME].unreachable_seconds > 0
 
 
 @pytest.mark.parametrize("way", LEFT_OUT)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tensile.errors import Malformed
 from tensile.kube.store import Cache, Delta, Entry, Transform, Transformed, forget_decoded, keep_all
 from tensile.kube.tombstones import Tombstone
 
@@ -176,6 +177,23 @@ def test_a_deletion_on_the_watch_leaves_a_tombstone() -> None:
     assert notifications == [("uid-a", "")]
     cache.put(raw("a", 27, uid="two"))
     assert cache.tombstone("ns", "a") is None
+
+
+def test_a_deletion_event_with_an_unreadable_object_removes_the_known_object() -> None:
+    """The tombstone has the facts of the last readable state; an event about an unknown object is left out."""
+
+    def strict(data: bytes) -> Transformed:
+        """Fail for an object without a node."""
+        return Transformed(data, orjson.loads(data)["node"])
+
+    cache = Cache(strict)
+    cache.replace([raw("a", 5, node="n1")], 10)
+    cache.remove(raw("a", 25))
+    assert (names(cache), cache.version) == ([], 25)
+    assert cache.tombstone("ns", "a") == Tombstone("uid-a", "n1")
+    for other in (raw("unknown", 26), raw("a", 26)):
+        with pytest.raises(Malformed):
+            cache.remove(other)
 
 
 def test_the_response_to_a_write_is_cached_at_once() -> None:

@@ -112,7 +112,7 @@ def test_any_valid_token_term_has_an_end_that_is_a_date(since: str, seconds: str
     """This holds however long the annotation claims that the tokens are valid."""
     term = term_of(noted(**{TOKEN_TERM: f"{since}/PT{seconds}S"}))
     assert term is not None
-    assert isinstance(term.passed(0.8), datetime)
+    assert isinstance(term.time_at(0.8), datetime)
 
 
 NOTES = (

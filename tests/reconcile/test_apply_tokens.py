@@ -128,7 +128,7 @@ def test_a_token_term_is_parsed_as_it_was_written() -> None:
     """Its share of the term determines the time of the renewal."""
     term = TokenTerm(NOW, 3600)
     assert term_of({"metadata": {"annotations": {TOKEN_TERM: str(term)}}}) == term
-    assert term.passed(0.8) == NOW + timedelta(seconds=2880)
+    assert term.time_at(0.8) == NOW + timedelta(seconds=2880)
 
 
 @pytest.mark.parametrize("text", ["", "/PT5S", "2026-03-01T12:00:00Z", "2026-03-01T12:00:00Z/PTxS", "x/PT5S", "PT5S"])

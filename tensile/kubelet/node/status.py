@@ -35,7 +35,7 @@ from tensile.text import listed
 SILENT_AFTER = 10.0
 """Seconds without an answer after which a lower counts as unreachable: longer than an apiserver's restart."""
 _MIN_SHOWN_CHANGE = 0.05
-"""A plan shows a change of advertised capacity from this share on."""
+"""A plan shows a change of advertised capacity by more than this share."""
 NODE_READY: ConditionType = "Ready"
 """On a node: True while the engine runs, whatever the state of the lower cluster; Unknown once no engine renews the
 node's Lease. Remedy: while it is not True, start the engine."""
@@ -124,7 +124,8 @@ def is_reachable(seen: Manifest, lower: LowerWorld) -> bool:
 def has_ready_node(seen: Manifest, lower: LowerWorld) -> bool:
     """Report whether pods can start in the lower cluster.
 
-    While its nodes are not known, the result is what was reported before; if their watch is forbidden, it is False.
+    While its nodes are not known, the result is what was reported before. It is False while the cluster denies what
+    every pod needs.
     """
     if lower.is_withheld:
         return False

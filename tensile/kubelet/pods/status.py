@@ -60,20 +60,18 @@ _UNREACHABLE_MESSAGE = "the lower cluster that runs the pod does not answer"
 _FORGOTTEN_MESSAGE = "the lower cluster lost the pod when its store was restored to an earlier state"
 
 
-def upper_status(
-    upper: PodView, lower: PodView, *, generation: int, in_step: Manifest | None = None
-) -> Manifest | None:
+def upper_status(upper: PodView, lower: PodView, *, generation: int, synced: Manifest | None = None) -> Manifest | None:
     """Return the strategic merge patch {"status": ...} that reports the lower pod on the upper pod, None for none.
 
     Minor differences alone cause no write: that a scheduler found a node, and the first observedGeneration, are sent
-    with the next write. `generation` is the upper generation whose spec the lower pod has (0: unknown), `in_step` the
-    condition of that type, None where it should be absent. A pod that others delete in the lower cluster is not ready,
+    with the next write. `generation` is the upper generation whose spec the lower pod has (0: unknown), `synced` the
+    condition Synced, None where it should be absent. A pod that others delete in the lower cluster is not ready,
     and marked as disrupted, from the time of that deletion.
     """
     if upper.phase in TERMINAL and lower.phase != upper.phase:
         return None
     conditions = reflected_conditions(upper, lower, generation)
-    conditions[SYNCED] = in_step
+    conditions[SYNCED] = synced
     fields = _fields(upper, lower)
     number = _observed(lower, generation)
     if number and number > (upper.status.get("observedGeneration") or 0):
@@ -90,10 +88,10 @@ def terminal_status(upper: PodView, lower: PodView | None, now: str) -> Manifest
     """
     fields, conditions = _last_lower_status(upper, lower)
     phase = next(one for one in (upper.phase, fields.get("phase"), "Failed") if one in TERMINAL)
-    lists = {field: fields.get(field, entries) for field, entries in present_containers(upper).items()}
+    lists = {field: fields.get(field, entries) for field, entries in present_statuses(upper).items()}
     fields = {
         **fields,
-        **ended_containers(lists, _NOT_SEEN_MESSAGE),
+        **ended_statuses(lists, _NOT_SEEN_MESSAGE),
         "phase": phase,
         **_addresses(upper, ended=True),
     }
@@ -122,8 +120,8 @@ def _fields(upper: PodView, lower: PodView) -> dict[str, Any]:
     fields: dict[str, Any] = {field: lower.status.get(field) for field in _COPIED_FIELDS}
     fields["phase"] = lower.phase
     fields |= _addresses(lower, ended=lower.phase in TERMINAL and not upper.spec.get("hostNetwork"))
-    containers = reflected_containers(upper, lower)
-    return fields | (ended_containers(containers, _NODE_GONE_MESSAGE) if _has_lost_its_node(lower) else containers)
+    containers = reflected_statuses(upper, lower)
+    return fields | (ended_statuses(containers, _NODE_GONE_MESSAGE) if _has_lost_its_node(lower) else containers)
 
 
 def _has_lost_its_node(lower: PodView) -> bool:
@@ -177,7 +175,7 @@ def _is_first_scheduling(one: Manifest, upper: PodView) -> bool:
     return found and one["type"] not in upper.conditions
 
 
-def reflected_containers(upper: PodView, lower: PodView) -> dict[str, list[Manifest]]:
+def reflected_statuses(upper: PodView, lower: PodView) -> dict[str, list[Manifest]]:
     """Return what the three lists of container statuses should be in the upper pod.
 
     The apiserver refuses a whole status if a container that may not restart runs again, so such a container keeps the
@@ -190,7 +188,7 @@ def reflected_containers(upper: PodView, lower: PodView) -> dict[str, list[Manif
     return found
 
 
-def ended_containers(statuses: Mapping[str, list[Manifest]], message: str) -> dict[str, list[Manifest]]:
+def ended_statuses(statuses: Mapping[str, list[Manifest]], message: str) -> dict[str, list[Manifest]]:
     """Return the lists with every container ended that had not: exit code 137, reason ContainerStatusUnknown.
 
     That is what a kubelet reports for a container that it cannot find any more. Init and ephemeral containers that were
@@ -199,7 +197,7 @@ def ended_containers(statuses: Mapping[str, list[Manifest]], message: str) -> di
     return {field: [_ended(field, one, message) for one in entries] for field, entries in statuses.items()}
 
 
-def present_containers(upper: PodView) -> dict[str, list[Manifest]]:
+def present_statuses(upper: PodView) -> dict[str, list[Manifest]]:
     """Return the three lists as they are in the upper pod."""
     return {field: upper.status.get(field) or [] for field in CONTAINERS_OF}
 
@@ -251,7 +249,7 @@ def _matches(codes: Manifest, exit_code: int) -> bool:
 
 
 def _ended(field: str, status: Manifest, message: str) -> Manifest:
-    """Return a status as ended, unless it has ended or never began."""
+    """Return a status as ended, unless it has ended, or is of an init or ephemeral container that is not running."""
     state = status.get("state") or {}
     if "terminated" in state or (field != "containerStatuses" and "running" not in state):
         return status
@@ -289,7 +287,7 @@ def lost_status(upper: PodView, now: str) -> Manifest | None:
             upper, DISRUPTION, "True", reason=LOWER_POD_LOST, message=_LOST_MESSAGE, now=now
         )
     fields = {"phase": "Failed", "reason": LOWER_POD_LOST, "message": _LOST_MESSAGE, "podIP": "", "podIPs": []}
-    containers = ended_containers(present_containers(upper), _LOST_MESSAGE)
+    containers = ended_statuses(present_statuses(upper), _LOST_MESSAGE)
     return _body(status_patch(upper, fields | containers, conditions))
 
 

@@ -76,11 +76,11 @@ def sync(key: Key, upper: PodView, lower_pod: Entry, lower: LowerWorld, world: W
     """Keep a mirrored pod in sync: its status in the upper cluster, and changes of its spec in the lower cluster.
 
     If a pair of pods needed no changes, only the status is compared until spec, labels or annotations of one change, or
-    the topology does.
+    the topology or a joined lower does.
     """
     pod = view_of(lower_pod.manifest())
-    known = lower.synced_pairs.get((key.namespace, key.name))
-    if known is None or known[1] is not world.topology or known[0] != _pair_hash(upper, pod):
+    known = _synced_pairs(lower, world).get((key.namespace, key.name))
+    if known is None or known != _pair_hash(upper, pod):
         return _sync_all(key, upper, pod, lower, world)
     body = upper_status(upper, pod, generation=upper.meta.get("generation") or 1)
     return _NOTHING if body is None else Decision((status_write(upper, body, _STATUS_CHANGED),))
@@ -103,10 +103,10 @@ def _sync_all(key: Key, upper: PodView, pod: PodView, lower: LowerWorld, world: 
     toleration_steps = _toleration_patch(upper)
     pair_hash = _pair_hash(upper, pod)
     if pair_hash and not (changed or metadata_steps or condition or toleration_steps):
-        lower.synced_pairs[key.namespace, key.name] = (pair_hash, world.topology)
+        lower.synced_pairs[key.namespace, key.name] = pair_hash
     observed = upper.status.get("observedGeneration") or 0
     body = upper_status(
-        upper, pod, generation=observed if changed else upper.meta.get("generation") or 1, in_step=condition
+        upper, pod, generation=observed if changed else upper.meta.get("generation") or 1, synced=condition
     )
     wanted = (
         toleration_steps
@@ -224,6 +224,19 @@ def _update_context(namespace: str, lower: LowerWorld, world: World) -> LowerCon
         taints=_virtual_taints(world),
         upper_server=world.upper_server,
     )
+
+
+def _synced_pairs(lower: LowerWorld, world: World) -> dict[tuple[str, str], int]:
+    """Return the pairs of pods that needed no change; none after a change of what their comparison depends on.
+
+    An edit changes the topology first, and each lower when its turn comes. A lower that was removed stays joined until
+    it is empty. While nothing changes, the comparison of these inputs is one of identities.
+    """
+    inputs = (world.topology, world.upper_server, lower.spec, *(one.spec for one in world.lowers.values()))
+    if inputs != lower.synced_under:
+        lower.synced_pairs.clear()
+    lower.synced_under = inputs
+    return lower.synced_pairs
 
 
 def _virtual_taints(world: World) -> tuple[Manifest, ...]:

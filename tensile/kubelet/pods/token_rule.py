@@ -195,7 +195,7 @@ def _seconds_valid(secret: Manifest | None, wanted: Manifest, world: World) -> f
     )
     if is_tampered or not is_complete:
         return 0.0
-    due = max(lifetime.passed(RENEWED_AT), lifetime.since + _MIN_RENEWAL)
+    due = max(lifetime.time_at(RENEWED_AT), lifetime.since + _MIN_RENEWAL)
     return (due - world.now).total_seconds()
 
 

@@ -49,7 +49,7 @@ def is_being_drained(lower: LowerWorld, world: World) -> bool:
 
     If it were not cordoned, pods would come back.
     """
-    node = world.upper.nodes.get("", lower.node) if lower.is_drained else None
+    node = world.upper.nodes.get("", lower.node) if lower.drain_requested else None
     return node is not None and has_node(lower, world) and bool(node.manifest()["spec"].get("unschedulable"))
 
 

@@ -127,15 +127,15 @@ def one_pass(world: World) -> PassPlan:
 
 def is_source(lower: LowerWorld, world: World) -> bool:
     """Report whether pods of a lower may leave it now: it is drained, or the descheduler is on."""
-    if lower.is_drained and not world.topology.places:
+    if lower.drain_requested and not world.topology.places:
         return is_being_drained(lower, world)
-    is_enabled = is_being_drained(lower, world) if lower.is_drained else world.topology.descheduler.enabled
+    is_enabled = is_being_drained(lower, world) if lower.drain_requested else world.topology.descheduler.enabled
     return is_enabled and is_open(lower, world)
 
 
 def candidates(lower: LowerWorld, world: World) -> Iterator[LeavingPod]:
     """Yield the pods that have to leave a lower: those that are stuck in it, or all bare ones if it is drained."""
-    if not lower.is_drained:
+    if not lower.drain_requested:
         yield from stuck_in(lower, world)
         return
     for upper in lower.upper_pods:
@@ -160,7 +160,7 @@ class _EvictionQuota:
         records = recent(eviction_records(node.manifest()) if node else (), world.now, record_retention(policy))
         recent_records = recent_evictions(lower, world)
         self.evicted_uids = {record.pod for record in recent_records}
-        limit = MAX_RECORDS if lower.is_drained else policy.max_evictions_per_node
+        limit = MAX_RECORDS if lower.drain_requested else policy.max_evictions_per_node
         self.remaining = min(limit - len(recent_records), MAX_RECORDS - len(records))
 
 

@@ -92,7 +92,7 @@ def _has_to_leave(bound_pod: BoundPod, world: World) -> bool:
     """Report whether the pod is to be evicted, now or when its turn comes."""
     pod, lower = bound_pod
     policy = world.topology.descheduler
-    is_enabled = is_being_drained(lower, world) if lower.is_drained else policy.enabled
+    is_enabled = is_being_drained(lower, world) if lower.drain_requested else policy.enabled
     if not is_enabled or policy.dry_run or not policy.recreate_bare_pods:
         return False
     return any(one.upper.uid == pod.uid for one in candidates(lower, world))

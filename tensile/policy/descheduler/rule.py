@@ -135,7 +135,7 @@ class DeschedulerRule:
 
 def _evicts_pods(lower: str, world: World) -> bool:
     """Report whether the topology has pods leave a lower."""
-    return world.topology.descheduler.enabled or world.lowers[lower].is_drained
+    return world.topology.descheduler.enabled or world.lowers[lower].drain_requested
 
 
 def _window_problem(lower: LowerWorld, opening: datetime, world: World) -> Problem | None:
@@ -143,7 +143,7 @@ def _window_problem(lower: LowerWorld, opening: datetime, world: World) -> Probl
 
     Pods that would not leave in a window either are only reported if there are no others.
     """
-    if lower.is_drained:
+    if lower.drain_requested:
         pods = [pod for pod in lower.upper_pods if not (pod.facts.terminating or pod.facts.stays_out)]
     else:
         pods = [one.upper for one in candidates(lower, world)]
@@ -152,7 +152,7 @@ def _window_problem(lower: LowerWorld, opening: datetime, world: World) -> Probl
     if staying and not count:
         details = join_messages([f"{pod.namespace}/{pod.name}: {problem.message}" for pod, problem in staying.items()])
         return Problem(next(iter(staying.values())).reason, _drain_message(details, lower))
-    actor = "the drain" if lower.is_drained else "the descheduler"
+    actor = "the drain" if lower.drain_requested else "the descheduler"
     opens_at = opening.isoformat(timespec="minutes")
     message = f"{actor} waits for the maintenance window that opens at {opens_at}; pods to move: {count}"
     return Problem(OUTSIDE_WINDOW, message) if count else None
@@ -162,7 +162,7 @@ def _stay_problem(pod: Entry, lower: LowerWorld, world: World) -> Problem | None
     """Return why a pod stays in its lower cluster, whatever room there is elsewhere, None for one that may leave."""
     if is_bare(pod):
         return bare_pod_problem(pod, world)
-    if lower.is_drained:
+    if lower.drain_requested:
         return drain_problem(pod)
     return annotation_problem(pod) or (CLAIMS_PROBLEM if uses_claims(pod.manifest()) else None)
 
@@ -212,7 +212,7 @@ def _evictions(moves: list[Move], lower: LowerWorld, world: World) -> Iterator[W
     leaving = {move.upper.uid for move in moves}
     records = [*(record for record in known if record.pod not in leaving), *(record_of(move, world) for move in moves)]
     yield _records_patch(node, records)
-    for move in () if lower.is_drained else moves:
+    for move in () if lower.drain_requested else moves:
         pod_move = PodMove(lower.node, (move.target, *move.others), move.node)
         ref, reason = _ref(move), _reason(move, world)
         yield Absent(ref, move.upper.uid, reason, evict=True, independent=True, moving=pod_move, cause="descheduled")
@@ -221,7 +221,7 @@ def _evictions(moves: list[Move], lower: LowerWorld, world: World) -> Iterator[W
 def _reason(move: Move, world: World) -> str:
     reason = f"unschedulable in lower cluster {move.source} for longer than "
     reason += write_duration(world.topology.descheduler.pending_longer_than)
-    if world.lowers[move.source].is_drained:
+    if world.lowers[move.source].drain_requested:
         reason = f"lower cluster {move.source} is being drained"
     return f"{reason}: it fits on node {_destination(move)}"
 
@@ -246,7 +246,7 @@ def _eviction_events(lower: LowerWorld, world: World) -> Iterator[EmitEvent]:
                     consequence = "its controller creates a new pod"
                 cause = (
                     f"lower cluster {lower.name} is being drained"
-                    if lower.is_drained
+                    if lower.drain_requested
                     else f"no node of lower cluster {lower.name} fits"
                 )
                 message = f"{cause}: {consequence}"
@@ -262,7 +262,7 @@ def _deadlock_events(skips: list[Skip], lower: LowerWorld) -> Iterator[EmitEvent
     """Yield an event for each pod that fits in no lower cluster; the text is constant, so that it is emitted once."""
     cause = (
         f"lower cluster {lower.name} is being drained"
-        if lower.is_drained
+        if lower.drain_requested
         else f"unschedulable in lower cluster {lower.name}"
     )
     message = f"{cause}: the pod is not moved, it fits in no other lower cluster"
@@ -280,7 +280,7 @@ def _skip_problem(skips: list[Skip], lower: LowerWorld) -> Problem | None:
 
 
 def _drain_message(details: str, lower: LowerWorld) -> str:
-    return f"pods block the drain: {details}" if lower.is_drained else details
+    return f"pods block the drain: {details}" if lower.drain_requested else details
 
 
 def _dry_run_problem(moves: list[Move]) -> Problem | None:
@@ -325,7 +325,11 @@ def _on_backup(world: World, lower: str, delta: Delta) -> Iterator[Key]:
 def _on_cordon(world: World, lower: str, delta: Delta) -> Iterator[Key]:
     lower_world = world.lowers[lower]
     cordons = {bool(one.manifest()["spec"].get("unschedulable")) for one in delta if one is not None}
-    if delta.entry.name == lower_world.node and lower_world.is_drained and (len(cordons) > 1 or delta.before is None):
+    if (
+        delta.entry.name == lower_world.node
+        and lower_world.drain_requested
+        and (len(cordons) > 1 or delta.before is None)
+    ):
         yield key_of(lower)
 
 
@@ -368,7 +372,7 @@ class DrainRule:
     def keys(self, world: World, lower: str) -> Iterator[Key]:
         """Yield the keys of all pods on the node if the lower is drained, and those with a reported problem."""
         lower_world = world.lowers[lower]
-        pods = lower_world.upper_pods if lower_world.is_drained else ()
+        pods = lower_world.upper_pods if lower_world.drain_requested else ()
         reported = {key for key in world.problems if key.rule == DRAIN and key.lower == lower}
         yield from reported.union(drain_key(lower, pod.namespace, pod.name) for pod in pods)
 
@@ -405,7 +409,7 @@ def _drain_eviction(pod: Entry, lower: LowerWorld) -> Absent:
 
 def _on_drained_pod(world: World, lower: str, delta: Delta) -> Iterator[Key]:
     key = drain_key(lower, delta.entry.namespace, delta.entry.name)
-    if world.lowers[lower].is_drained or key in world.problems:
+    if world.lowers[lower].drain_requested or key in world.problems:
         yield key
 
 

@@ -27,7 +27,7 @@ PODS, _WHOLE = "pods", 1000
 _PREEMPTED = ("DisruptionTarget", "True", "PreemptionByScheduler")
 _PRIORITY_OFFSET = 1 << 31
 """kube-scheduler adds this to each priority, so that a sum over more pods is never smaller."""
-_ENOUGH_CANDIDATES, _SHARE = 100, 10
+_ENOUGH_CANDIDATES, _CANDIDATE_DIVISOR = 100, 10
 """Candidates after which kube-scheduler stops, and the share (a tenth) of the nodes of a large cluster."""
 _MAX_EFFORT = 1_000_000
 """Maximum of pods and nodes examined if nodes depend on each other: some hundred milliseconds in total."""
@@ -192,7 +192,7 @@ def counted(preemptor: Preemptor, virtual_node: VirtualNodeView, uids: Container
 
 
 def budget_of(manifest: Manifest) -> Budget:
-    """Return a PodDisruptionBudget; with no selector or an empty one, it covers no pod."""
+    """Return a PodDisruptionBudget; with no selector or an empty one, it covers no pod, as in kube-scheduler."""
     selector, status = manifest["spec"].get("selector"), manifest.get("status") or {}
     covers = label_test(None if is_empty(selector) else selector)
     disrupted = frozenset(status.get("disruptedPods") or ())
@@ -217,7 +217,7 @@ def choices(
     `needed` are pods that must go for a reason that is not visible here.
     """
     found: list[int] = []
-    enough = max(_ENOUGH_CANDIDATES, len(cache.snapshot.nodes) // _SHARE)
+    enough = max(_ENOUGH_CANDIDATES, len(cache.snapshot.nodes) // _CANDIDATE_DIVISOR)
     for search in _searches(preemptor, cache, virtual_node, needed):
         for node in search.nodes():
             choice = search.choice(node, budgets)
@@ -454,7 +454,7 @@ def _room_left(preemptor: Preemptor, cache: NodeCache, virtual_node: VirtualNode
 
 
 def _is_short(left: Counter[str], pod: Pod | None = None) -> bool:
-    """Report whether more is requested than there is, or would be if a pod stayed."""
+    """Report whether any amount that is left is negative, or would be if a pod took its share."""
     amounts = taken_by(pod) if pod is not None else {}
     return any(amount < amounts.get(name, 0) for name, amount in left.items())
 

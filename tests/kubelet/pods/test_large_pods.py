@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from podkit import pod
-from podviewkit import reflected_containers
+from podviewkit import reflected_statuses
 
 from tensile.kubelet.pods.service_account import with_secret
 from tensile.reconcile.pods.demand import pod_requests
@@ -53,7 +53,7 @@ def test_reflecting_many_restarted_containers_is_fast(kind: str, statuses: str, 
     upper_objects = [{"name": name, "state": {"terminated": {"exitCode": 1}}} for name in NAMES]
     lower_objects = [{"name": name, "state": {"running": {}}} for name in NAMES]
     upper = pod({kind: [{"name": name, "image": "app:1"} for name in NAMES]}, {statuses: upper_objects})
-    seconds, found = taken(lambda: reflected_containers(upper, {"status": {statuses: lower_objects}}))
+    seconds, found = taken(lambda: reflected_statuses(upper, {"status": {statuses: lower_objects}}))
     assert [list(one["state"]) for one in found[statuses]] == [[shown]] * len(NAMES)
     assert seconds < MOST
 

@@ -450,7 +450,7 @@ def test_a_given_sync_condition_is_written_and_removed(phase: str) -> None:
     """It is set if it is given and deleted if it is not, whatever else changed."""
     behind = stored_condition(SYNCED, "False", reason="Forbidden")
     lower, upper = make_lower_pod({"phase": phase}), pod(status={"phase": phase})
-    body = upper_status(upper, lower, generation=1, in_step=behind)
+    body = upper_status(upper, lower, generation=1, synced=behind)
     assert conditions(body)[SYNCED]["reason"] == "Forbidden"
     assert body is not None
     gone = upper_status(patched(upper, body), lower, generation=1)

@@ -4,16 +4,16 @@ from typing import Any
 
 import pytest
 from podkit import EARLIER, exited, make_lower_pod, pod, running
-from podviewkit import present_containers, reflected_containers
+from podviewkit import present_statuses, reflected_statuses
 
-from tensile.kubelet.pods.status import ended_containers
+from tensile.kubelet.pods.status import ended_statuses
 
 EMPTY = {"containerStatuses": [], "initContainerStatuses": [], "ephemeralContainerStatuses": []}
 
 
 def desired_lists(spec: dict, upper_object: dict, lower: dict) -> dict:
     """Return the desired lists of the upper pod, from both statuses."""
-    return reflected_containers(pod(spec, upper_object), make_lower_pod(lower))
+    return reflected_statuses(pod(spec, upper_object), make_lower_pod(lower))
 
 
 def after_exit(code: int, **spec: Any) -> str:
@@ -121,7 +121,7 @@ def test_a_newer_end_replaces_an_older_one() -> None:
 
 def test_running_containers_get_the_unknown_end_that_a_kubelet_reports() -> None:
     """It has exit code 137 and reason ContainerStatusUnknown, with the known ID and start."""
-    found = ended_containers(EMPTY | {"containerStatuses": [running(containerID="x://1")]}, "why")
+    found = ended_statuses(EMPTY | {"containerStatuses": [running(containerID="x://1")]}, "why")
     assert found["containerStatuses"] == [
         {
             "name": "main",
@@ -143,14 +143,14 @@ def test_running_containers_get_the_unknown_end_that_a_kubelet_reports() -> None
 
 def test_a_known_end_is_kept() -> None:
     """The real exit of a container is not overwritten."""
-    assert ended_containers({"containerStatuses": [exited()]}, "why") == {"containerStatuses": [exited()]}
+    assert ended_statuses({"containerStatuses": [exited()]}, "why") == {"containerStatuses": [exited()]}
 
 
 def test_waiting_containers_end_and_waiting_init_containers_do_not() -> None:
     """A kubelet marks main containers of an ended pod; an init container that never started is kept waiting."""
     waiting = {"name": "one", "state": {"waiting": {"reason": "PodInitializing"}}}
     lists = {"containerStatuses": [waiting], "initContainerStatuses": [waiting, running("two")]}
-    found = ended_containers(lists, "why")
+    found = ended_statuses(lists, "why")
     assert "terminated" in found["containerStatuses"][0]["state"]
     assert found["initContainerStatuses"][0] == waiting
     assert "terminated" in found["initContainerStatuses"][1]["state"]
@@ -158,12 +158,10 @@ def test_waiting_containers_end_and_waiting_init_containers_do_not() -> None:
 
 def test_a_container_without_a_state_ends_too() -> None:
     """The API's default for a missing state is waiting."""
-    assert (
-        "terminated" in ended_containers({"containerStatuses": [{"name": "x"}]}, "w")["containerStatuses"][0]["state"]
-    )
+    assert "terminated" in ended_statuses({"containerStatuses": [{"name": "x"}]}, "w")["containerStatuses"][0]["state"]
 
 
 def test_absent_lists_of_containers_are_empty() -> None:
     """Lists that the status contains are returned unchanged."""
-    assert present_containers(pod()) == EMPTY
-    assert present_containers(pod(status={"containerStatuses": [running()]}))["containerStatuses"] == [running()]
+    assert present_statuses(pod()) == EMPTY
+    assert present_statuses(pod(status={"containerStatuses": [running()]}))["containerStatuses"] == [running()]

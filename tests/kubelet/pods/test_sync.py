@@ -226,6 +226,36 @@ NEW_IMAGE = {"containers": [{"name": "main", "image": "app:2"}]}
 DEBUG = [{"name": "debug", "image": "d:1", "envFrom": [{"configMapRef": {"name": "settings"}}]}]
 
 
+def test_a_pod_in_sync_is_compared_again_after_its_lower_changed() -> None:
+    """An edit reaches a lower some time after the topology, and a pod may be compared between the two."""
+    world = grounded()
+    pod = make_upper_pod(labels={"team": "a"})
+    pod["spec"]["tolerations"] = TOLERANT
+    lower_object = make_lower_pod(pod, generation=1)
+    assert kept(world, pod, lower_object).wanted == ()
+    lower = world.lowers[A]
+    lower.spec = lower.spec.model_copy(update={"ignore_labels": ("team",)})
+    (change,) = kept(world, pod, lower_object).wanted
+    assert isinstance(change, Present)
+    assert "team" not in change.manifest["metadata"]["labels"]
+
+
+def test_a_pod_in_sync_gets_a_toleration_when_the_lower_with_that_taint_has_left() -> None:
+    """While that lower is joined, its taint is a virtual node's, and lower pods do not need to tolerate it."""
+    world = make_world(f"name: {A}", "name: lower-b, node: {taints: [{key: gpu, effect: NoSchedule}]}")
+    add_namespace(world)
+    add_virtual_node(world)
+    pod = make_upper_pod()
+    pod["spec"]["tolerations"] = [*TOLERANT, {"key": "gpu", "operator": "Exists"}]
+    lower_object = make_lower_pod(pod, generation=1)
+    lower_object["spec"]["tolerations"] = []
+    assert kept(world, pod, lower_object).wanted == ()
+    del world.lowers["lower-b"]
+    (change,) = kept(world, pod, lower_object).wanted
+    assert isinstance(change, Patched)
+    assert change.patch.body["spec"]["tolerations"] == [{"key": "gpu", "operator": "Exists"}]
+
+
 def test_the_status_is_written_before_changes_of_the_lower_pod() -> None:
     """Readiness waits for no other write, and a generation is observed only when its spec is in the lower pod."""
     status_write, change = changing(grounded(), **NEW_IMAGE).wanted
