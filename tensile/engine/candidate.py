@@ -28,8 +28,8 @@ from tensile.objects import CONFIG_MAP, UPPER, Manifest, Ref, annotations, as_re
 from tensile.policy.disruption import as_document, as_sections
 from tensile.policy.placement.snapshot import is_known
 from tensile.reconcile.mirrored_kinds import FOLLOWS
+from tensile.reconcile.redaction import concealed
 from tensile.reconcile.report import Change, Later, Lines, Preview, as_json, as_text, fenced
-from tensile.reconcile.report.values import concealed
 from tensile.reconcile.world import Key, LowerWorld, Problem, World
 from tensile.topology.diff import Edit
 

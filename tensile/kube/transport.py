@@ -26,7 +26,7 @@ from tensile.kube.credentials import Access, token_expiry
 from tensile.kube.limits import OBJECT, ResponseBudget, TokenBucket, TooLarge
 from tensile.kube.measures import RequestMetrics
 from tensile.kube.net import cancel_and_wait
-from tensile.kube.rest import RequestPool, StreamPool
+from tensile.kube.pools import RequestPool, StreamPool
 from tensile.kube.wire import KeepAlive, ProtocolError, RequestLimits
 
 Clock = Callable[[], float]

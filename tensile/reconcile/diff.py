@@ -4,7 +4,7 @@
 what differs. They are the output of `plan -o json` and the body that is sent, so plan and run cannot disagree.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from jsonpatch import JsonPatch
 from jsonpointer import JsonPointer
@@ -93,3 +93,16 @@ def _operations(root: str, desired: Any, observed: Any) -> list[Operation]:
     if not (isinstance(desired, dict) and isinstance(observed, dict)):
         return [{"op": "replace", "path": root, "value": desired}]
     return between(observed, desired, root)
+
+
+class Difference(NamedTuple):
+    """One field: its path, and its value before and after, None for none."""
+
+    path: tuple[str, ...]
+    old: Any
+    new: Any
+
+    @property
+    def field(self) -> str:
+        """The path as text: "metadata.labels.app", "spec.taints[key:NoSchedule].value"."""
+        return "".join(part if part.startswith("[") else f".{part}" for part in self.path).removeprefix(".")

@@ -34,7 +34,7 @@ from tensile.objects import (
     Kind,
 )
 from tensile.reconcile.rules import claims, config, endpoint_slices, rbac, service_accounts, services, volumes
-from tensile.reconcile.rules.mirror import MirroredKind, MirrorRule
+from tensile.reconcile.rules.mirror_rule import MirroredKind, MirrorRule
 from tensile.topology import Controller
 
 MIRRORED: tuple[MirrorRule, ...] = (

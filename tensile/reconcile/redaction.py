@@ -1,4 +1,7 @@
-"""Hide a cluster's error message for a Secret if it quotes the Secret's content.
+"""Hide values that may be secret: in plans and reports, and in a cluster's error messages that quote a Secret.
+
+In plans, values of Secrets are removed from objects and operations. Their keys stay, as a person has to see what
+changes. `kubectl apply` stores the whole object, with values, in an annotation, so that is removed too.
 
 Error messages go to logs, events and conditions, which more people read than may read the Secret, and a webhook can put
 any part of the object into its message. A quote may be encoded, escaped, truncated or partial. So the message is
@@ -11,7 +14,7 @@ the Secret's own name and namespace.
 import re
 from base64 import b64decode
 from binascii import Error
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -19,12 +22,17 @@ import orjson
 from tensile.errors import ClusterError
 from tensile.kube.store import Cache
 from tensile.names import DESCHEDULE_COUNT, KEPT_POD, PREFIX, UNSCHEDULABLE_NODE
-from tensile.objects import SECRET, Manifest, Ref
+from tensile.objects import POD, SECRET, VOLUME, Kind, Manifest, Ref
+from tensile.reconcile.diff import Difference, Operation, parts
 from tensile.reconcile.plan import Step
 from tensile.text import HIDDEN
 
+REDACTED = "(redacted)"
 OMITTED = "the error text is omitted, because it contains data of the Secret"
 _SECTIONS = ("data", "stringData")
+_ROOTS = (("data",), ("stringData",))
+_ANNOTATIONS = ("metadata", "annotations")
+_PAYLOADS = (("data",), ("binaryData",), ("stringData",))
 _WORDS = re.compile(r"[^\s\"'\\{}\[\],:;=]+")
 _BEGINNING = 8
 SECRET_FIELDS = frozenset({"value", "command", "args", "volumeAttributes", "options"})
@@ -49,6 +57,66 @@ def hidden(found: Any, *, is_secret: bool = False) -> Any:
     if isinstance(found, list):
         return [hidden(inner, is_secret=is_secret) for inner in found]
     return HIDDEN if is_secret and found is not None else found
+
+
+def redacted(kind: Kind, value: Any, path: tuple[str, ...] = ()) -> Any:
+    """Return the value at `path` in an object of that kind, with "(redacted)" for each value of a Secret."""
+    return _redacted(value, path) if kind.name == SECRET.name else value
+
+
+def redacted_operation(kind: Kind, operation: Operation) -> Operation:
+    """Return an RFC 6902 operation on an object of that kind without the values of a Secret."""
+    if "value" not in operation:
+        return operation
+    return {**operation, "value": redacted(kind, operation["value"], tuple(parts(operation["path"])))}
+
+
+def redacted_differences(kind: Kind, found: Iterable[Difference]) -> tuple[Difference, ...]:
+    """Return the differences of an object of that kind, for a Secret by key and without values."""
+    if kind.name != SECRET.name:
+        return tuple(found)
+    return tuple(
+        Difference(
+            one.path[:2] if one.path[:1] in _ROOTS else one.path,
+            _redacted(one.old, one.path),
+            _redacted(one.new, one.path),
+        )
+        for one in found
+    )
+
+
+def concealed(kind: Kind, one: Difference) -> Difference:
+    """Return a change of a field for those who may not read the object, without values that may be secret.
+
+    These are annotations, the content of ConfigMaps, and in pods and volumes what `without_secrets` hides.
+    """
+    is_secret = one.path[:2] == _ANNOTATIONS or one.path[:1] in _PAYLOADS
+    if kind.name in (POD.name, VOLUME.name) and not is_secret:
+        old, new = hidden(one.old), hidden(one.new)
+        is_secret = old == new or not SECRET_FIELDS.isdisjoint(one.path)
+        one = one._replace(old=old, new=new)
+    if is_secret:
+        old, new = (None if side is None else REDACTED for side in (one.old, one.new))
+        return one._replace(old=old, new=new)
+    return one
+
+
+def _redacted(value: Any, path: tuple[str, ...]) -> Any:
+    if value is None:
+        return None
+    if isinstance(value, dict) and not _is_value(path):
+        return {name: _redacted(content, (*path, name)) for name, content in value.items()}
+    return REDACTED if _is_value(path) or path[:1] in _ROOTS else value
+
+
+def _is_value(path: tuple[str, ...]) -> bool:
+    """Report whether a path in a Secret leads to a secret value or into one.
+
+    Tools keep the object that they applied in an annotation of theirs, so only our own annotations are no secrets.
+    """
+    is_annotation = len(path) > len(_ANNOTATIONS) and path[: len(_ANNOTATIONS)] == _ANNOTATIONS
+    is_ours = is_annotation and path[len(_ANNOTATIONS)].startswith(PREFIX)
+    return (len(path) > 1 and path[:1] in _ROOTS) or (is_annotation and not is_ours)
 
 
 def redact_error(error: ClusterError, step: Step, cache: Cache | None) -> ClusterError:

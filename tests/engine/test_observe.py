@@ -7,9 +7,9 @@ from worldkit import A, add_virtual_node, make_world, put
 from tensile.engine.observer import LogLine, new_lines, report_of, stopped
 from tensile.names import OWNER
 from tensile.objects import CONFIG_MAP, POD, Manifest, Ref, labels
+from tensile.reconcile.diff import Difference
 from tensile.reconcile.ownership import is_kept_alive
 from tensile.reconcile.report import Change, Preview
-from tensile.reconcile.report.values import Difference
 from tensile.reconcile.world import Key, Problem, World
 
 WEB, SETTINGS = Ref(A, POD, "shop", "web"), Ref(A, CONFIG_MAP, "shop", "settings")

@@ -13,7 +13,7 @@ import uvloop
 
 from tensile.errors import AccessError
 from tensile.kube.dial import STAGGER, NotAServerAddress, Resolver, connected, is_refused_address, read_server
-from tensile.kube.rest import CONNECT_SECONDS
+from tensile.kube.pools import CONNECT_SECONDS
 
 NO_SERVER = [
     "169.254.169.254",

@@ -41,7 +41,7 @@ from tensile.kube.client import HttpCluster
 from tensile.kube.cluster import Cluster, Selection
 from tensile.kube.credentials import Access, claims_of, expiry_of, token_in
 from tensile.kube.dial import connected
-from tensile.kube.rest import StreamPool
+from tensile.kube.pools import StreamPool
 from tensile.kube.transport import cause_of
 from tensile.kubelet.stats.usage import NODE_METRICS
 from tensile.names import OWNER

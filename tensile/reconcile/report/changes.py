@@ -40,18 +40,11 @@ from tensile.objects import (
     metadata,
 )
 from tensile.reconcile.desired import PodMove
-from tensile.reconcile.diff import Operation, between, parts
+from tensile.reconcile.diff import Difference, Operation, between, parts
 from tensile.reconcile.dryrun.patch import patched
 from tensile.reconcile.plan import Step
-from tensile.reconcile.report.values import (
-    Difference,
-    differences,
-    redacted,
-    redacted_differences,
-    redacted_operation,
-    unmarked,
-    written,
-)
+from tensile.reconcile.redaction import redacted, redacted_differences, redacted_operation
+from tensile.reconcile.report.values import differences, unmarked, written
 from tensile.reconcile.world import Key, Problem, World
 from tensile.topology import Lower, Topology
 from tensile.yaml_document import Path, YAMLNode, compose, find, locate

@@ -15,10 +15,12 @@ from typing import Any, Literal, NamedTuple
 import orjson
 
 from tensile.objects import UPPER, Ref
+from tensile.reconcile.diff import Difference
 from tensile.reconcile.drift import FieldDrift, pointer
+from tensile.reconcile.redaction import redacted
 from tensile.reconcile.report.changes import WHOLE_PLAN, PlanScope
 from tensile.reconcile.report.render import fenced, marked_line, title
-from tensile.reconcile.report.values import Difference, redacted, shown_values
+from tensile.reconcile.report.values import shown_values
 from tensile.text import harmless
 
 FORMAT = "1.0"

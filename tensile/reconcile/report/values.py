@@ -3,33 +3,24 @@
 List elements are identified by name ("spec.containers[web].image"), not by index: a taint added in front changes one
 line, not all of them. deepdiff takes four hundred times as long, which is too slow for a plan of 1,000 pods.
 
-A new object is summarized in two or three lines. Values of Secrets are removed from objects and operations. Their keys
-stay, as a person has to see what changes. `kubectl apply` stores the whole object, with values, in an annotation, so
-that is removed too.
+A new object is summarized in two or three lines. What may be secret is removed before (`reconcile/redaction.py`).
 """
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import unified_diff
-from typing import Any, NamedTuple
+from typing import Any
 
 from tensile.names import BOOKKEEPING, PREFIX
 from tensile.objects import CLAIM, CONFIG_MAP, NAMESPACE, NODE, POD, SECRET, VOLUME, Kind, Manifest, labels, metadata
-from tensile.reconcile.diff import Operation, parts
-from tensile.reconcile.redaction import SECRET_FIELDS, hidden
+from tensile.reconcile.diff import Difference
+from tensile.reconcile.redaction import REDACTED
 from tensile.text import harmless, listed
-
-REDACTED = "(redacted)"
-
-Path = tuple[str, ...]
 
 _KUBERNETES = "node.kubernetes.io/"
 _STAMPS = ("lastHeartbeatTime", "lastTransitionTime")
 _OPENED = (1, 2)
 """Depths at which a section that one side lacks is compared key by key: "data", "metadata.labels"."""
-
-_ROOTS = (("data",), ("stringData",))
-_ANNOTATIONS = ("metadata", "annotations")
 
 _LONGEST = 100
 _LEAD = 20
@@ -40,20 +31,6 @@ _MOST = 12
 _OWN_NAME = "kubernetes.io/metadata.name"
 """The label that Kubernetes sets on each namespace."""
 _PAYLOADS = ("data", "binaryData", "stringData")
-_SECTIONS = tuple((name,) for name in _PAYLOADS)
-
-
-class Difference(NamedTuple):
-    """One field: its path, and its value before and after, None for none."""
-
-    path: tuple[str, ...]
-    old: Any
-    new: Any
-
-    @property
-    def field(self) -> str:
-        """The path as text: "metadata.labels.app", "spec.taints[key:NoSchedule].value"."""
-        return "".join(part if part.startswith("[") else f".{part}" for part in self.path).removeprefix(".")
 
 
 def differences(old: Manifest, new: Manifest) -> tuple[Difference, ...]:
@@ -108,66 +85,6 @@ def _name(element: Manifest) -> str:
     if "effect" in element or "operator" in element:
         return f"{element.get('key', '*')}:{element.get('effect', '*')}"
     return str(element.get("name") or element.get("type") or "")
-
-
-def redacted(kind: Kind, value: Any, path: Path = ()) -> Any:
-    """Return the value at `path` in an object of that kind, with "(redacted)" for each value of a Secret."""
-    return _redacted(value, path) if kind.name == SECRET.name else value
-
-
-def redacted_operation(kind: Kind, operation: Operation) -> Operation:
-    """Return an RFC 6902 operation on an object of that kind without the values of a Secret."""
-    if "value" not in operation:
-        return operation
-    return {**operation, "value": redacted(kind, operation["value"], tuple(parts(operation["path"])))}
-
-
-def redacted_differences(kind: Kind, found: Iterable[Difference]) -> tuple[Difference, ...]:
-    """Return the differences of an object of that kind, for a Secret by key and without values."""
-    if kind.name != SECRET.name:
-        return tuple(found)
-    return tuple(
-        Difference(
-            one.path[:2] if one.path[:1] in _ROOTS else one.path,
-            _redacted(one.old, one.path),
-            _redacted(one.new, one.path),
-        )
-        for one in found
-    )
-
-
-def concealed(kind: Kind, one: Difference) -> Difference:
-    """Return a change of a field for those who may not read the object, without values that may be secret.
-
-    These are annotations, the content of ConfigMaps, and in pods and volumes what `without_secrets` hides.
-    """
-    is_secret = one.path[:2] == _ANNOTATIONS or one.path[:1] in _SECTIONS
-    if kind.name in (POD.name, VOLUME.name) and not is_secret:
-        old, new = hidden(one.old), hidden(one.new)
-        is_secret = old == new or not SECRET_FIELDS.isdisjoint(one.path)
-        one = one._replace(old=old, new=new)
-    if is_secret:
-        old, new = (None if side is None else REDACTED for side in (one.old, one.new))
-        return one._replace(old=old, new=new)
-    return one
-
-
-def _redacted(value: Any, path: Path) -> Any:
-    if value is None:
-        return None
-    if isinstance(value, dict) and not _is_value(path):
-        return {name: _redacted(content, (*path, name)) for name, content in value.items()}
-    return REDACTED if _is_value(path) or path[:1] in _ROOTS else value
-
-
-def _is_value(path: Path) -> bool:
-    """Report whether a path in a Secret leads to a secret value or into one.
-
-    Tools keep the object that they applied in an annotation of theirs, so only our own annotations are no secrets.
-    """
-    is_annotation = len(path) > len(_ANNOTATIONS) and path[: len(_ANNOTATIONS)] == _ANNOTATIONS
-    is_ours = is_annotation and path[len(_ANNOTATIONS)].startswith(PREFIX)
-    return (len(path) > 1 and path[:1] in _ROOTS) or (is_annotation and not is_ours)
 
 
 def shown_values(one: Difference) -> list[str]:

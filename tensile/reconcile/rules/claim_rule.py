@@ -21,7 +21,7 @@ from tensile.reconcile.ownership import (
 )
 from tensile.reconcile.pods.references import Reference
 from tensile.reconcile.rules import claims, namespaces
-from tensile.reconcile.rules.mirror import when_node_appears
+from tensile.reconcile.rules.mirror_rule import when_node_appears
 from tensile.reconcile.world import Key, LowerWorld, Problem, World
 
 NAME = "claim"

@@ -18,7 +18,15 @@ from tensile.reconcile.desired import Decision, EmitEvent, Present, Watch
 from tensile.reconcile.ownership import NAME_CONFLICT, has_node, is_copy
 from tensile.reconcile.pods.references import Reference, copy_of, never_copied
 from tensile.reconcile.rules import service_accounts
-from tensile.reconcile.rules.mirror import MirroredKind, MirrorRule, Need, Pair, Users, follow_deletion, pods_referring
+from tensile.reconcile.rules.mirror_rule import (
+    MirroredKind,
+    MirrorRule,
+    Need,
+    Pair,
+    Users,
+    follow_deletion,
+    pods_referring,
+)
 from tensile.reconcile.world import Key, LowerWorld, Problem, World
 
 NAME = "dependency"

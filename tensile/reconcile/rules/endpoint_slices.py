@@ -25,7 +25,7 @@ from tensile.reconcile.diff import changes, fence
 from tensile.reconcile.ownership import is_copy, is_copy_of, marks_of
 from tensile.reconcile.pods.index import by_namespace
 from tensile.reconcile.rules import services
-from tensile.reconcile.rules.mirror import MirroredKind, MirrorRule, Need, Pair, Users
+from tensile.reconcile.rules.mirror_rule import MirroredKind, MirrorRule, Need, Pair, Users
 from tensile.reconcile.world import Key, LowerWorld, UpperServer, World
 
 NAME = "slice"

@@ -19,7 +19,7 @@ from tensile.reconcile.copies import is_missing_undeleted
 from tensile.reconcile.desired import Absent, Decision, EmitEvent, Watch
 from tensile.reconcile.ownership import is_copy, is_copy_of
 from tensile.reconcile.rules import service_accounts
-from tensile.reconcile.rules.mirror import (
+from tensile.reconcile.rules.mirror_rule import (
     MirroredKind,
     MirrorRule,
     Need,

@@ -15,7 +15,7 @@ from tensile.reconcile.copies import is_missing_undeleted, is_referenced_in_lowe
 from tensile.reconcile.desired import Decision
 from tensile.reconcile.ownership import is_copy, is_copy_of
 from tensile.reconcile.pods.references import Reference
-from tensile.reconcile.rules.mirror import MirroredKind, MirrorRule, Need, Pair, follow_deletion, pods_referring
+from tensile.reconcile.rules.mirror_rule import MirroredKind, MirrorRule, Need, Pair, follow_deletion, pods_referring
 from tensile.reconcile.world import Key, LowerWorld, Problem, World
 
 ACCOUNT_NOT_FOUND: ProblemReason = "ServiceAccountNotFound"

@@ -26,7 +26,7 @@ from tensile.reconcile import copies
 from tensile.reconcile.desired import Decision, Present
 from tensile.reconcile.ownership import adoption_problem, conflict, is_copy, is_copy_of
 from tensile.reconcile.pods.index import by_namespace
-from tensile.reconcile.rules.mirror import (
+from tensile.reconcile.rules.mirror_rule import (
     MirroredKind,
     MirrorRule,
     Need,

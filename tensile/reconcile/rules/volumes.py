@@ -22,7 +22,7 @@ from tensile.reconcile.desired import Absent, Decision, Present, VerifyAbsent, W
 from tensile.reconcile.ownership import adopts, has_node, is_copy, marks_of
 from tensile.reconcile.rules import claim_rule
 from tensile.reconcile.rules.claims import class_of, copy_in, home, is_enabled, is_listed, is_selected
-from tensile.reconcile.rules.mirror import when_node_appears
+from tensile.reconcile.rules.mirror_rule import when_node_appears
 from tensile.reconcile.world import Key, LowerWorld, World
 
 NAME = "volume"

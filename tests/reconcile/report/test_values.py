@@ -28,8 +28,9 @@ from properties import examples
 from tensile.kube.cluster import Patch
 from tensile.names import WRITTEN_IMAGES, WRITTEN_KEYS
 from tensile.objects import CONFIG_MAP, LEASE, NAMESPACE, NODE, POD, SECRET, SERVICE_ACCOUNT, UPPER
+from tensile.reconcile.diff import Difference
 from tensile.reconcile.plan import Step
-from tensile.reconcile.report.values import Difference, differences
+from tensile.reconcile.report.values import differences
 from tensile.reconcile.world import Key, Problem
 
 OLD = observed_object({"data": {"level": "info", "gone": "1"}})

@@ -24,8 +24,9 @@ from properties import examples
 from tensile.names import OWNER_NAME
 from tensile.objects import CONFIG_MAP, NODE, POD, VOLUME, Kind, Manifest
 from tensile.reconcile.plan import Step
+from tensile.reconcile.redaction import REDACTED, concealed
 from tensile.reconcile.report import Preview, as_json, as_markdown, as_text
-from tensile.reconcile.report.values import REDACTED, concealed, differences
+from tensile.reconcile.report.values import differences
 from tensile.text import HIDDEN
 
 KEPT = ("kubectl.kubernetes.io/last-applied-configuration", "kapp.k14s.io/original")

@@ -8,7 +8,7 @@ from worldkit import A, B, make_namespace, make_topology, make_upper_pod
 from tensile.names import OWNER
 from tensile.objects import ENDPOINT_SLICE, EVENT, NAMESPACE, POD, SERVICE, UPPER, Kind, Manifest, Ref, labels, uid
 from tensile.reconcile.rules import orphans
-from tensile.reconcile.rules.mirror import PAUSE
+from tensile.reconcile.rules.mirror_rule import PAUSE
 
 MANY = 30
 

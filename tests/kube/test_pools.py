@@ -13,7 +13,7 @@ from scripted import access_to
 from tensile.errors import Unreachable
 from tensile.kube.credentials import Access
 from tensile.kube.limits import ResponseBudget, TooLarge
-from tensile.kube.rest import RequestPool
+from tensile.kube.pools import RequestPool
 from tensile.kube.wire import IDLE_SECONDS, KeepAlive, ProtocolError, RequestLimits
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"

@@ -43,7 +43,7 @@ from tensile.reconcile.loop import Loop, Timing
 from tensile.reconcile.pods.index import by_namespace
 from tensile.reconcile.pods.references import Reference
 from tensile.reconcile.rules import namespaces
-from tensile.reconcile.rules.mirror import (
+from tensile.reconcile.rules.mirror_rule import (
     PAUSE,
     MirroredKind,
     MirrorRule,
