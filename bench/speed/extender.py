@@ -26,7 +26,7 @@ from tensile.kubelet.pods.projection import to_lower_pod
 from tensile.names import owner_of
 from tensile.policy.extender.extender import LowerCandidate, SchedulerExtender
 from tensile.policy.extender.node_cache import NodeCache, NodeFinder, PodName
-from tensile.policy.extender.preemption_controller import VictimSelector
+from tensile.policy.extender.preemption_controller import PreemptResponder
 from tensile.policy.extender.victim_selection import Residents, VirtualNodeView
 from tensile.policy.placement.snapshot import node_of, pod_of
 
@@ -98,7 +98,7 @@ def preempted(extender: SchedulerExtender, wanted: Manifest, names: list[str]) -
     victims = {name: {"Pods": [{"UID": "r0-0"}], "NumPDBViolations": 0} for name in names}
     question = orjson.dumps({"Pod": wanted, "NodeNameToMetaVictims": victims})
     begin = time.perf_counter()
-    *_, answer = VictimSelector(extender).answer(orjson.loads(question), (), 0.0)
+    *_, answer = PreemptResponder(extender).answer(orjson.loads(question), (), 0.0)
     orjson.dumps(answer)
     assert answer["NodeNameToMetaVictims"], "there are victims"
     return (time.perf_counter() - begin) * 1000

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 import orjson
 
-from tensile.engine import transitions
+from tensile.engine import lower_transitions
 from tensile.engine.caches import lower_world, upper_world
 from tensile.errors import TensileError
 from tensile.kubelet.pods.projection import to_lower_pod
@@ -236,7 +236,7 @@ class FleetSnapshot:
     def _lower(self, spec: Lower) -> LowerWorld:
         lower = lower_world(spec, NamespaceNaming(self.topology.name, self.owner.mark))
         lower.nodes.replace([orjson.dumps(node) for node in self.lowers[spec.name].all(NODE)], 1)
-        transitions.adopt_noted_mapping(lower, self.world)
+        lower_transitions.adopt_noted_mapping(lower, self.world)
         return lower
 
     def _claims(self, lower: str, upper_pod: Manifest) -> list[Manifest]:

@@ -24,6 +24,7 @@ import structlog
 from tensile.engine.candidate import is_out_of_reach
 from tensile.engine.engine import Engine
 from tensile.engine.history import AcceptedText, HistoryWriter, TopologyRecords, entries, history_ref
+from tensile.engine.lower_transitions import Action, plan_transition, removed_lowers
 from tensile.engine.metrics import Metrics
 from tensile.engine.plan_and_apply import BESIDE_ENGINE, AssumedClusters, KnownClusters, planned_changes, rehearse
 from tensile.engine.sources import TopologySource
@@ -38,7 +39,6 @@ from tensile.engine.status.configmap import (
 from tensile.engine.status.query import NO_START
 from tensile.engine.status.report import ACCEPTED, APPROVAL, EngineStatus, PendingApproval, are_known
 from tensile.engine.topology_reader import TopologyText, TopologyUpdate
-from tensile.engine.transitions import Action, plan_transition, removed_lowers
 from tensile.errors import TensileError
 from tensile.kube.net import cancel_and_wait, supervised
 from tensile.kube.store import Delta, Entry

@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 import orjson
 
 from tensile.engine.clusters import node_address
+from tensile.engine.lower_transitions import Action, Transition, plan_transition, removed_lowers, requested_mapping
 from tensile.engine.plan_and_apply import Planned, Problems
 from tensile.engine.status.configmap import StatusWrite, check_ours, marked_manifest
 from tensile.engine.topology_reader import ConfigMapKey
-from tensile.engine.transitions import Action, Transition, plan_transition, removed_lowers, requested_mapping
 from tensile.kube.cluster import Patch
 from tensile.kubelet.node.status import SILENT_AFTER
 from tensile.names import CANDIDATE_SUFFIX, PLAN_SUFFIX, UPPER_UID, Owner, ProblemReason

@@ -21,8 +21,8 @@ from tensile.engine.extender_server import ExtenderServer
 from tensile.engine.kubelet_server import KubeletServers, endpoints_of, noted_ports
 from tensile.engine.leader_election import new_identity
 from tensile.engine.lower import ClusterAccess, LowerConnection
+from tensile.engine.lower_transitions import Action, Transition, defer, has_to_map, plan_transition, removed_lowers
 from tensile.engine.tracing import PodTraces, SyncLatency
-from tensile.engine.transitions import Action, Transition, defer, has_to_map, plan_transition, removed_lowers
 from tensile.errors import Denied, TensileError
 from tensile.kube.cluster import Cluster, Selection
 from tensile.kube.fleet import Fleet, InformerSpec

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import orjson
 import structlog
 
-from tensile.engine import transitions
+from tensile.engine import lower_transitions
 from tensile.engine.caches import bound_feed, lower_feeds, lower_world
 from tensile.engine.leader_election import BOTH_UNDO
 from tensile.errors import ClusterError, TensileError
@@ -314,7 +314,7 @@ class LowerConnection:
     def _learn_mapping(self) -> None:
         """Determine the namespace mapping of the lower as soon as it is certain; nothing is written before."""
         lower = self.lower
-        if transitions.learn_mapping(lower, self._world) and lower.naming != transitions.requested_mapping(
+        if lower_transitions.learn_mapping(lower, self._world) and lower.naming != lower_transitions.requested_mapping(
             lower.spec, self._world
         ):
             in_force = mapping_note(lower.naming)

@@ -20,7 +20,7 @@ import orjson
 from tensile.engine.caches import bound_feed, lower_feeds, rules, upper_feeds
 from tensile.engine.clusters import Clusters, node_address, published_node_address, utc_now
 from tensile.engine.lower import ClusterAccess
-from tensile.engine.transitions import former_node, leaving_nodes, on_former_node, waiting_mappings
+from tensile.engine.lower_transitions import former_node, leaving_nodes, on_former_node, waiting_mappings
 from tensile.errors import ClusterError, TensileError
 from tensile.kube import net
 from tensile.kube.cluster import Cluster, Selection

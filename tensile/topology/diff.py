@@ -1,7 +1,7 @@
 """What an edit of the topology file changes: as messages for people, and by name which lower clusters it affects.
 
-What the engine does about each lower cluster is decided from the clusters as they are, in `engine/transitions.py`.
-The meaning of the topologies is compared, not their text. A lower is identified by its name at any position, and
+The engine decides what to do about each lower cluster from its present state, in `engine/lower_transitions.py`. The
+meaning of the topologies is compared, not their text. A lower is identified by its name at any position, and
 inherited values count as its own. So a changed default is reported only for the lowers that it affects.
 """
 

@@ -10,7 +10,7 @@ from worldkit import NOW, stored_bytes
 from tensile.engine.caches import bound_feed, lower_feeds, upper_feeds
 from tensile.kube.cluster import Patch
 from tensile.kubelet.node.rule import NodeRule
-from tensile.kubelet.pods.lost_pods import PodOrphanRule
+from tensile.kubelet.pods.lost_pods import LostPodRule
 from tensile.kubelet.pods.rule import PodRule
 from tensile.objects import CONFIG_MAP, NODE, POD, SECRET, UPPER, Kind, Manifest, Ref
 from tensile.reconcile.diff import Operation, changes
@@ -160,7 +160,7 @@ async def _run(world: World, recorder: Recorder) -> None:
                 clusters[feed.cluster].hold(feed.kind, entry.raw)
         selection = feed.selection
         clusters[feed.cluster].follow(feed.kind, feed.cache, lambda one, chosen=selection: is_selected(one, chosen))
-    every = (NodeRule(), NamespaceRule(), CONFIG_RULE, PodRule(), PodOrphanRule())
+    every = (NodeRule(), NamespaceRule(), CONFIG_RULE, PodRule(), LostPodRule())
     loop = Loop(world, every, clusters, recorder, Timing(lambda: NOW, lambda: 0.5))
     for name in world.lowers:
         loop.open(name)

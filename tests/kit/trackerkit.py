@@ -20,7 +20,7 @@ from worldkit import (
 from tensile.kube.store import Cache
 from tensile.objects import Manifest
 from tensile.policy.extender.extender import SchedulerExtender
-from tensile.policy.extender.preemption_controller import VictimSelector
+from tensile.policy.extender.preemption_controller import PreemptResponder
 from tensile.policy.extender.tracker import ClusterTracker, PodProjector
 from tensile.policy.extender.victim_selection import VirtualNodeView
 
@@ -158,6 +158,6 @@ class AllocatableLowers(TrackedLowers):
     def victims(self, wanted: Manifest) -> list[str]:
         """Return the extender's victims on the first virtual node, for which the scheduler offers one victim."""
         offered = {"Pod": wanted, "NodeNameToMetaVictims": {A: {"Pods": [{"UID": "any"}]}}}
-        *_, answer = VictimSelector(self.extender).answer(offered, (), 0.0)
+        *_, answer = PreemptResponder(self.extender).answer(offered, (), 0.0)
         found = answer["NodeNameToMetaVictims"].get(A)
         return [one["UID"] for one in found["Pods"]] if found else []

@@ -21,6 +21,7 @@ from urllib.parse import parse_qs, unquote
 import orjson
 from aiohttp import web
 
+from tensile.engine.lower_transitions import plan_transition
 from tensile.engine.status.details import (
     PageOfPods,
     TopologyCheck,
@@ -35,7 +36,6 @@ from tensile.engine.status.details import (
 )
 from tensile.engine.status.html import HEADERS
 from tensile.engine.status.page import PageView, ResourceUsage, content, page
-from tensile.engine.transitions import plan_transition
 from tensile.errors import TensileError
 from tensile.kube.net import cancel_and_wait, supervised
 from tensile.kubelet.pods.events import CarriedEvent

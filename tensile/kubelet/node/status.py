@@ -12,7 +12,7 @@ from typing import Any
 
 from tensile.kubelet.node.capacity import NodeOffer, capacity, declared_features
 from tensile.kubelet.pods.conditions import replacing
-from tensile.kubelet.pods.lost_pods import PodOrphanRule
+from tensile.kubelet.pods.lost_pods import LostPodRule
 from tensile.names import (
     DELETIONS_BLOCKED,
     IN_TOPOLOGY,
@@ -89,7 +89,7 @@ _NOT_TRACKED = "not tracked on virtual nodes; see the lower cluster's nodes"
 _FEATURES = "declaredFeatures"
 _OUR_FIELDS = ("capacity", "allocatable", "addresses", "daemonEndpoints", "nodeInfo", _FEATURES)
 
-RULES: tuple[Rule, ...] = (PodOrphanRule(), *orphans.RULES)
+RULES: tuple[Rule, ...] = (LostPodRule(), *orphans.RULES)
 """The rules for deletions that no client is known to have requested, with one key for each lower."""
 
 

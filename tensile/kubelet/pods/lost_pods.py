@@ -47,7 +47,7 @@ def key_of(lower: str) -> Key:
     return Key(NAME, lower, "", "")
 
 
-class PodOrphanRule:
+class LostPodRule:
     """The rule with one key for each lower."""
 
     name = NAME

@@ -67,7 +67,7 @@ class BestVictims(NamedTuple):
     choice: NodeVictims
 
 
-class VictimSelector:
+class PreemptResponder:
     """Chooses victims for the pods in requests to an extender."""
 
     def __init__(self, extender: SchedulerExtender) -> None:
@@ -235,7 +235,7 @@ class PreemptionController:
     async def _process(self, unschedulable: UnschedulablePod, extender: SchedulerExtender) -> None:
         """Preempt for a pod, if that helps; retry after an error, unless the scheduler calls again meanwhile."""
         try:
-            await self._preempt(unschedulable, VictimSelector(extender))
+            await self._preempt(unschedulable, PreemptResponder(extender))
         except (NotFound, Conflict) as error:
             _log.debug("preemption skipped: the pod has changed", error=str(error))
         except ClusterError as error:
@@ -244,7 +244,7 @@ class PreemptionController:
                 uid(unschedulable.pod), unschedulable._replace(since=self._clock() + _RETRY_SECONDS - SCHEDULER_SECONDS)
             )
 
-    async def _preempt(self, unschedulable: UnschedulablePod, selector: VictimSelector) -> None:
+    async def _preempt(self, unschedulable: UnschedulablePod, selector: PreemptResponder) -> None:
         meta = metadata(unschedulable.pod)
         ref = Ref(UPPER, POD, meta["namespace"], meta["name"])
         pod: Manifest = orjson.loads(await self._upper.read(ref))

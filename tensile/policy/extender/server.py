@@ -20,7 +20,7 @@ from aiohttp import web
 from tensile.errors import described
 from tensile.kube import net
 from tensile.policy.extender.extender import SchedulerExtender
-from tensile.policy.extender.preemption_controller import VictimSelector
+from tensile.policy.extender.preemption_controller import PreemptResponder
 from tensile.policy.extender.victim_selection import Budget
 from tensile.policy.tls_port import ClientBounds, TLSPort
 
@@ -129,7 +129,7 @@ class ExtenderPort:
     async def _preempted(self, args: Mapping[str, Any]) -> Any:
         """Return the victims; other tasks run between two lower nodes."""
         found = await self._budgets() if self._budgets is not None else None
-        return await _last(VictimSelector(self.extender).answer(args, found, self._clock()))
+        return await _last(PreemptResponder(self.extender).answer(args, found, self._clock()))
 
     async def _prioritized(self, args: Mapping[str, Any]) -> Any:
         return self.extender.prioritize(args)

@@ -22,12 +22,12 @@ from worldkit import (
 )
 
 from tensile.kube.store import Delta
-from tensile.kubelet.pods.lost_pods import PodOrphanRule, key_of
+from tensile.kubelet.pods.lost_pods import LostPodRule, key_of
 from tensile.objects import POD, UPPER, Manifest, Ref
 from tensile.reconcile.desired import Absent, Decision, VerifyAbsent
 from tensile.reconcile.world import NamespaceNaming, Problem, World
 
-RULE = PodOrphanRule()
+RULE = LostPodRule()
 KEY = key_of(A)
 ABOVE = Ref(UPPER, POD, "default", "web")
 BELOW = Ref(A, POD, "default", "web")

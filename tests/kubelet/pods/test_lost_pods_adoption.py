@@ -21,7 +21,7 @@ from worldkit import (
     with_owner_marks,
 )
 
-from tensile.kubelet.pods.lost_pods import PodOrphanRule, differences, token_volume_names
+from tensile.kubelet.pods.lost_pods import LostPodRule, differences, token_volume_names
 from tensile.kubelet.pods.lost_pods import key_of as orphans_key
 from tensile.kubelet.pods.rule import PodRule, key_of
 from tensile.names import OWNER, OWNER_NAME, UPPER_UID, VIRTUAL_POD, Owner, owner_of
@@ -119,7 +119,7 @@ def test_a_pod_that_runs_another_program_is_not_adopted_whatever_its_marks_are(o
 def test_a_pod_that_ran_is_not_lost_while_a_lower_pod_may_be_adopted() -> None:
     """A lower pod that may never be adopted does not prevent the verification."""
     upper = make_upper_pod(status=RUNS)
-    orphans = PodOrphanRule()
+    orphans = LostPodRule()
     assert orphans.decide(orphans_key(A), adopting(upper, legacy(upper))).wanted == ()
     theirs = adopting(upper, with_owner_marks(legacy(upper), uid(upper), SIBLING))
     assert orphans.decide(orphans_key(A), theirs).wanted == ()

@@ -9,7 +9,7 @@ from worldkit import A, change_as_other_client
 
 from tensile.policy.extender.extender import RESERVATION_SECONDS, SchedulerExtender
 from tensile.policy.extender.node_cache import Nominee
-from tensile.policy.extender.preemption_controller import VictimSelector, preemptor_of
+from tensile.policy.extender.preemption_controller import PreemptResponder, preemptor_of
 
 Manifest = dict[str, Any]
 HALF = {"n": "4", "m": "4"}
@@ -28,7 +28,7 @@ def preempt(
     """Return the victims by virtual node, as UIDs, for the victims that the scheduler offers by the sum."""
     victims = {name: {"Pods": [{"UID": uid} for uid in uids], "NumPDBViolations": 0} for name, uids in offered.items()}
     question = {"Pod": wanted, "NodeNameToMetaVictims": victims}
-    *_, answer = VictimSelector(made).answer(question, given.get("budgets", ()), given.get("now", 0.0))
+    *_, answer = PreemptResponder(made).answer(question, given.get("budgets", ()), given.get("now", 0.0))
     return {name: [one["UID"] for one in found["Pods"]] for name, found in answer["NodeNameToMetaVictims"].items()}
 
 
@@ -128,7 +128,7 @@ def test_a_virtual_node_without_sufficient_victims_is_omitted() -> None:
 def test_a_victim_that_was_removed_is_not_nominated_for() -> None:
     """The scheduler would reject an answer with an unknown victim, and use its own choice."""
     virtual_node = VirtualNodeFixture(HALF, *FULL)
-    made = VictimSelector(extender(virtual_node))
+    made = PreemptResponder(extender(virtual_node))
     *_, best = made.best(pending_pod(), {"v": ()}, ())
     assert best is not None
     virtual_node.residents.remove(("default", "a"))
@@ -245,7 +245,7 @@ def test_pods_that_match_the_preemptors_affinity_are_no_victims() -> None:
             upper_pod_requesting(name, "2", spec={"priority": 0 if name == "db" else 50}, labels={"app": name}), A
         )
         lowers.add_lower_pod(pod, A, node)
-    *_, best = VictimSelector(lowers.extender).best(upper_pod_requesting("comer", "3", spec=near), {A: ()}, ())
+    *_, best = PreemptResponder(lowers.extender).best(upper_pod_requesting("comer", "3", spec=near), {A: ()}, ())
     assert best is not None
     assert [one.pod.name for one in best.choice.victims] == ["x"]
 
@@ -261,7 +261,7 @@ def test_a_pod_that_matches_the_affinity_may_be_a_victim_if_another_stays(ending
         if ending and name == "stays":
             pod["metadata"]["deletionTimestamp"] = "2030-01-01T00:00:00Z"
         lowers.add_lower_pod(lowers.bind(pod, A), A, node)
-    best = [*VictimSelector(lowers.extender).best(upper_pod_requesting("comer", "3", spec=near), {A: ()}, ())]
+    best = [*PreemptResponder(lowers.extender).best(upper_pod_requesting("comer", "3", spec=near), {A: ()}, ())]
     chosen = [one.choice for one in best[-1:] if one is not None]
     assert [one.pod.name for choice in chosen for one in choice.victims] == victims
 

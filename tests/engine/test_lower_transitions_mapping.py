@@ -17,7 +17,7 @@ from worldkit import (
     with_owner_marks,
 )
 
-from tensile.engine.transitions import (
+from tensile.engine.lower_transitions import (
     adopt_noted_mapping,
     learn_mapping,
     may_change_mapping,

@@ -16,7 +16,7 @@ from worldkit import (
 )
 
 from tensile.engine.lower import placeholder_spec
-from tensile.engine.transitions import Action, Transition, defer, leaving_nodes, plan_transition, removed_lowers
+from tensile.engine.lower_transitions import Action, Transition, defer, leaving_nodes, plan_transition, removed_lowers
 from tensile.names import LOWER
 from tensile.objects import VOLUME
 from tensile.reconcile.world import LowerWorld, World
