@@ -30,9 +30,10 @@ from tensile.text import HIDDEN
 REDACTED = "(redacted)"
 OMITTED = "the error text is omitted, because it contains data of the Secret"
 _SECTIONS = ("data", "stringData")
-_ROOTS = (("data",), ("stringData",))
+_ROOTS = tuple((name,) for name in _SECTIONS)
 _ANNOTATIONS = ("metadata", "annotations")
-_PAYLOADS = (("data",), ("binaryData",), ("stringData",))
+PAYLOADS = ("data", "binaryData", "stringData")
+"""The sections of a ConfigMap or Secret that have its content."""
 _WORDS = re.compile(r"[^\s\"'\\{}\[\],:;=]+")
 _BEGINNING = 8
 SECRET_FIELDS = frozenset({"value", "command", "args", "volumeAttributes", "options"})
@@ -90,7 +91,7 @@ def concealed(kind: Kind, one: Difference) -> Difference:
 
     These are annotations, the content of ConfigMaps, and in pods and volumes what `without_secrets` hides.
     """
-    is_secret = one.path[:2] == _ANNOTATIONS or one.path[:1] in _PAYLOADS
+    is_secret = one.path[:2] == _ANNOTATIONS or not set(PAYLOADS).isdisjoint(one.path[:1])
     if kind.name in (POD.name, VOLUME.name) and not is_secret:
         old, new = hidden(one.old), hidden(one.new)
         is_secret = old == new or not SECRET_FIELDS.isdisjoint(one.path)

@@ -92,14 +92,16 @@ def _steps_for_lower_pods(lower: LowerWorld, world: World) -> Iterator[_Step]:
         elif upper.uid == lower_pod.facts.upper_uid and upper.facts.terminating and upper.facts.unrequested:
             grace = metadata(upper.manifest()).get("deletionGracePeriodSeconds")
             yield Absent(
-                _ref(lower_pod, lower), lower_pod.uid, "Kubernetes deleted its upper pod", grace, requested=False
+                ref_of(lower_pod, lower), lower_pod.uid, "Kubernetes deleted its upper pod", grace, requested=False
             )
         elif _outlives_upper_pod(lower_pod, upper):
             reason = "its upper pod has terminated, so no lower pod may run"
-            yield Absent(_ref(lower_pod, lower), lower_pod.uid, reason, requested=False, version=str(lower_pod.version))
+            yield Absent(
+                ref_of(lower_pod, lower), lower_pod.uid, reason, requested=False, version=str(lower_pod.version)
+            )
         elif upper.uid != lower_pod.facts.upper_uid and may_be_lost_in_restore(lower_pod, upper, lower, world):
             reason = "the upper store was restored, and has an older pod of this name"
-            yield Absent(_ref(lower_pod, lower), lower_pod.uid, reason, requested=False, after_restore=True)
+            yield Absent(ref_of(lower_pod, lower), lower_pod.uid, reason, requested=False, after_restore=True)
 
 
 def _outlives_upper_pod(lower_pod: Entry, upper: Entry) -> bool:
@@ -135,10 +137,11 @@ def _orphan_steps(lower_pod: Entry, lower: LowerWorld, world: World) -> Iterator
     needs_person = came_back or is_restored(lower, world)
     if needs_person or tombstone is None or not was_deleted(tombstone, lower_pod.facts.upper_uid):
         lost = came_back or lower.upper_pods.is_lost(upper_ref.namespace, upper_ref.name, lower_pod.facts.upper_uid)
-        yield Absent(_ref(lower_pod, lower), lower_pod.uid, _UNOBSERVED_DELETION, requested=False, after_restore=lost)
+        yield Absent(ref_of(lower_pod, lower), lower_pod.uid, _UNOBSERVED_DELETION, requested=False, after_restore=lost)
 
 
-def _ref(lower_pod: Entry, lower: LowerWorld) -> Ref:
+def ref_of(lower_pod: Entry, lower: LowerWorld) -> Ref:
+    """Return the reference to a lower pod."""
     return Ref(lower.name, POD, lower_pod.namespace, lower_pod.name)
 
 

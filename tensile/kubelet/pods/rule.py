@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 from tensile.kube.store import Delta, Entry
 from tensile.kubelet.node.rule import key_of as node_key
 from tensile.kubelet.pods.deletion import delete_lower, has_run, last_known_status, or_eviction, remove_upper
-from tensile.kubelet.pods.lost_pods import adopt, may_be_lost_in_restore
+from tensile.kubelet.pods.lost_pods import adopt, may_be_lost_in_restore, ref_of
 from tensile.kubelet.pods.status import forgotten_status, status_write
 from tensile.kubelet.pods.sync import create, out_of_reach, report_blocked, sync
 from tensile.names import LOWER_UNREACHABLE, MIRRORED, NAMESPACE_EXCLUDED, STORE_RESTORED, VIRTUAL_POD, ProblemReason
@@ -173,7 +173,7 @@ def _without_upper(key: Key, lower: LowerWorld, world: World) -> Decision:
         if is_restored(lower, world) or lower.pods.came_back(lower_pod):
             return _NOTHING  # an earlier state of its store brought it back: a person decides whether to delete it
         if not lower_pod.facts.terminating:
-            return Decision((Absent(_ref_of(lower_pod, lower), lower_pod.uid, "the upper pod was deleted"),))
+            return Decision((Absent(ref_of(lower_pod, lower), lower_pod.uid, "the upper pod was deleted"),))
     successor = copies.bound_as(key.namespace, key.name, world)
     if successor is None or lower_pod.facts.terminal or not _is_predecessor(lower_pod, successor.pod, world):
         return _NOTHING
@@ -193,7 +193,7 @@ def _terminating(key: Key, upper: Entry, lower_pod: Entry | None, lower: LowerWo
     if not lower.mapping_known:
         return remove_upper(pod, None, world.now) if never_mirrored else _NOTHING
     if lower_pod is not None and is_lower_pod_of(lower_pod, upper, world.owner):
-        return delete_lower(pod, lower_pod, _ref_of(lower_pod, lower), requested=not upper.facts.unrequested)
+        return delete_lower(pod, lower_pod, ref_of(lower_pod, lower), requested=not upper.facts.unrequested)
     ref = _lower_ref(key, lower)
     if _is_in_unmarked_namespace(upper, lower, world):
         return report_blocked(pod, _unmarked_namespace_problem(ref), world.now)
@@ -325,7 +325,7 @@ def _predecessor_deletion(key: Key, lower_pod: Entry, upper: Entry, lower: Lower
     if grace_left is not None and grace_left <= grace:
         return ()
     reason = "its upper pod was replaced by a new pod of this name"
-    return (Absent(_ref_of(lower_pod, lower), lower_pod.uid, reason, min(grace, _grace_of(pod))),)
+    return (Absent(ref_of(lower_pod, lower), lower_pod.uid, reason, min(grace, _grace_of(pod))),)
 
 
 def _grace_of(pod: Manifest) -> int:
@@ -414,10 +414,6 @@ def _is_unlisted(other: LowerWorld | None, lower: LowerWorld, world: World, seco
         return False
     since = (other or lower).since
     return since is None or (world.now - since).total_seconds() <= seconds
-
-
-def _ref_of(lower_pod: Entry, lower: LowerWorld) -> Ref:
-    return Ref(lower.name, POD, lower_pod.namespace, lower_pod.name)
 
 
 def _lower_ref(key: Key, lower: LowerWorld) -> Ref:

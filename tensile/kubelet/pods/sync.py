@@ -232,7 +232,7 @@ def _synced_pairs(lower: LowerWorld, world: World) -> dict[tuple[str, str], int]
     An edit changes the topology first, and each lower when its turn comes. A lower that was removed stays joined until
     it is empty. While nothing changes, the comparison of these inputs is one of identities.
     """
-    inputs = (world.topology, world.upper_server, lower.spec, *(one.spec for one in world.lowers.values()))
+    inputs = (world.topology, world.upper_server, *(one.spec for one in world.lowers.values()))
     if inputs != lower.synced_under:
         lower.synced_pairs.clear()
     lower.synced_under = inputs

@@ -14,7 +14,7 @@ from typing import Any
 from tensile.names import BOOKKEEPING, PREFIX
 from tensile.objects import CLAIM, CONFIG_MAP, NAMESPACE, NODE, POD, SECRET, VOLUME, Kind, Manifest, labels, metadata
 from tensile.reconcile.diff import Difference
-from tensile.reconcile.redaction import REDACTED
+from tensile.reconcile.redaction import PAYLOADS, REDACTED
 from tensile.text import harmless, listed
 
 _KUBERNETES = "node.kubernetes.io/"
@@ -30,7 +30,6 @@ _LINES_COMPARED = 1000
 _MOST = 12
 _OWN_NAME = "kubernetes.io/metadata.name"
 """The label that Kubernetes sets on each namespace."""
-_PAYLOADS = ("data", "binaryData", "stringData")
 
 
 def differences(old: Manifest, new: Manifest) -> tuple[Difference, ...]:
@@ -155,7 +154,7 @@ def _pod(manifest: Manifest) -> Iterator[tuple[str, str]]:
 
 
 def _keys(manifest: Manifest) -> Iterator[tuple[str, str]]:
-    yield "keys", listed(sorted(key for section in _PAYLOADS for key in manifest.get(section) or ()), _MOST)
+    yield "keys", listed(sorted(key for section in PAYLOADS for key in manifest.get(section) or ()), _MOST)
 
 
 def _secret(manifest: Manifest) -> Iterator[tuple[str, str]]:
