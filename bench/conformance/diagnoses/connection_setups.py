@@ -47,7 +47,7 @@ async def client_certificate_of_another_cluster(topology: TopologyUnderTest) -> 
 @setup(A, "login", cause="the token is damaged, of another cluster, or revoked", remedy="create token")
 async def wrong_token(topology: TopologyUnderTest) -> None:
     """The cluster never issued the token."""
-    topology.edit(A, user={"token": "a-token-that-nobody-gave"})
+    topology.edit(A, user={"token": "a-token-that-was-never-issued"})
 
 
 @setup(

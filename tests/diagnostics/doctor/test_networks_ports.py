@@ -50,7 +50,7 @@ def test_open_ports_are_warnings_if_the_apiserver_is_local(host: str) -> None:
     assert all(one.level == Level.WARN for one in found)
     local = {"bind": "127.0.0.1", "enabled": True}
     assert only_finding(looked(host, **NARROW, webhook={**local, **URL}, extender=local)).level == Level.OK
-    assert only_finding(looked(host, **NARROW)).level == Level.OK, "what is off is open to nobody"
+    assert only_finding(looked(host, **NARROW)).level == Level.OK, "the server is disabled"
 
 
 def test_ports_for_a_remote_apiserver_are_no_warning() -> None:

@@ -148,7 +148,7 @@ def test_a_pod_waits_for_its_tokens() -> None:
     assert missing(lower, make_upper_pod(), OWNER_HERE) == []
     assert missing(bound(HOME).lowers[A], pod, OWNER_HERE) == []
     put(lower.secrets, with_owner_marks(secret(), "Pod-web", STRANGER))
-    assert missing(lower, pod, OWNER_HERE) == [KEY], "somebody else's tokens are not ours to mount"
+    assert missing(lower, pod, OWNER_HERE) == [KEY], "tokens of another owner are not mounted"
     held(world)
     assert missing(lower, pod, OWNER_HERE) == []
 

@@ -329,7 +329,7 @@ def test_the_rule_watches_recorded_pods_that_start_to_terminate() -> None:
     pod = requesting_pod()
     put(world.lowers[A].upper_pods, pod)
     put(world.lowers[A].upper_pods, requesting_pod("other", deletionTimestamp="2026-03-01T12:00:00Z"))
-    assert not enqueued, "nobody has told that one to leave"
+    assert not enqueued, "that pod was not evicted"
     put_eviction_records(world, eviction_record())
     for _ in range(2):
         put(world.lowers[A].upper_pods, requesting_pod(deletionTimestamp="2026-03-01T12:00:00Z"))
